@@ -1,0 +1,42 @@
+# Everything runs in .venv, which is made from requirements.lock when it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-all bench lint format lock clean
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+test: lint
+	@$(BIN)/python -m pytest
+
+test-all: lint
+	@$(BIN)/python -m pytest -m "slow or not slow"
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+format: $(READY)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# exact versions for every supported Python, from the lower bounds in pyproject.toml; needs uv
+lock:
+	@echo "torch==2.13.0" | uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 --quiet \
+		--no-header --no-annotate --constraint /dev/stdin --output-file requirements.lock
+
+$(READY): pyproject.toml requirements.lock
+	@echo "installing into .venv ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
+	@touch $(READY)
+
+clean:
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

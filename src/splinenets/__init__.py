@@ -1,0 +1,27 @@
+"""SplineNets: continuous neural decision graphs (Keskin & Izadi, NeurIPS 2018)."""
+
+from . import data, models
+from .basis import bspline_basis
+from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
+from .operators import strategy
+from .path import Positions, connect, trace
+from .spec import SplineSpec, Tree
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Positions",
+    "SplineConv1d",
+    "SplineConv2d",
+    "SplineConv3d",
+    "SplineLayer",
+    "SplineLinear",
+    "SplineSpec",
+    "Tree",
+    "bspline_basis",
+    "connect",
+    "data",
+    "models",
+    "strategy",
+    "trace",
+]

@@ -1,0 +1,33 @@
+"""The command line: ``splinenets COMMAND``."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from . import __version__
+
+app = typer.Typer(
+    help="SplineNets: CNN layers whose weights lie on B-splines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+    """SplineNets: CNN layers whose weights lie on B-splines."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one sentence and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        typer.echo(f"splinenets: {error}", err=True)
+        sys.exit(2)

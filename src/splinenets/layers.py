@@ -1,0 +1,272 @@
+"""SplineLinear and SplineConv1d/2d/3d: torch's layers with weights on B-splines, a position for each sample."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .operators import Convolution, Curves, LinearMap, Operation, choose, mix_weights
+from .path import Level, diffuse, recomputing
+from .projection import Projection, flat_features, pooled_features
+from .spec import SplineSpec
+
+
+Size: TypeAlias = int | tuple[int, ...]
+
+
+class SplineLayer(Level):
+    """What all spline layers share; beside it stands torch's own layer, whose ``weight`` is the base of the curves.
+
+    position = diffuse(parent, projection(features, parent))     (the paper's phi = (1 - delta) parent + delta D(x))
+    weights  = weight + sum_k B_k(position) knots_k              (S(phi) = sum_k C_k B_k(phi), per spline)
+    output   = operation(x, weights) + bias
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    channel_dim: int
+
+    def begin_splines(self, spec: SplineSpec, splines: int, features: int, spread: float = 0.1) -> None:
+        """Add knots and projection to a torch layer that has just been initialised."""
+        self.begin(splines, spec.dims)
+        self.spec = spec
+        assert self.weight is not None
+        weight = self.weight
+        self.filters, self.fan_in = weight.shape[0], weight[0].numel()
+        self.knots = nn.Parameter(weight.new_empty(spec.dims * spec.knots, self.filters, self.fan_in))
+        self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
+        if not spec.centered:
+            self.weight = None
+        self.reset_knots(spread)
+
+    @torch.no_grad()
+    def reset_knots(self, spread: float) -> None:
+        """Start knots as torch starts its layer, or normal with the spec's variance; offsets smaller by ``spread``."""
+        if self.spec.variance is None:
+            bound = self.fan_in**-0.5  # torch starts linear layers and convolutions uniformly within it
+            nn.init.uniform_(self.knots, -bound, bound)
+        else:
+            deviation = (self.spec.variance / self.fan_in) ** 0.5
+            nn.init.normal_(self.knots, std=deviation)
+            if self.weight is not None:
+                nn.init.normal_(self.weight, std=deviation)
+        if self.weight is not None:
+            self.knots.mul_(spread)
+
+    def become_first(self) -> None:
+        """The first level has no parent to choose its decision parameters: they become plain."""
+        self.projection.forget_parent()
+
+    def control_points(self) -> Tensor:
+        """The knots themselves, base included: (dims * K, *weight.shape)."""
+        knots = self.knots if self.weight is None else self.knots + self.weight.flatten(1)
+        return knots.unflatten(2, self.weight_shape)
+
+    @property
+    def curves(self) -> Curves:
+        """The layer's splines."""
+        base = None if self.weight is None else self.weight.flatten(1)
+        return Curves(self.knots, base, self.splines, self.dims, self.spec.spline_degree)
+
+    def weights_at(self, position: Tensor) -> Tensor:
+        """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
+        return mix_weights(position.flatten(1), self.curves).unflatten(2, self.weight_shape)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
+        x = self.check_input(input)
+        y = self.operate(x, self.locate(x))
+        return y.squeeze(0) if input.dim() < x.dim() else y
+
+    def locate(self, x: Tensor) -> Tensor:
+        """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
+        parent, level = self.inherit()
+        diffusion = self.spec.diffusion_at(level)
+        features = flat_features(x) if self.spec.projection == "dot" else pooled_features(x, self.channel_dim)
+        proposal, local = self.projection(features, parent, update=not recomputing())
+        if parent is None:
+            self.path.visit(self, proposal, local)
+            return proposal
+        position = diffuse(parent, proposal, diffusion)
+        self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
+        return position
+
+    def operate(self, x: Tensor, position: Tensor) -> Tensor:
+        """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
+        x, operation = self.operation(x)
+        return choose(x.shape[0])(x, position, self.curves, operation, self.bias)
+
+    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
+        """What this layer does with weights, and the input it does it to."""
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
+
+    def check_input(self, x: Tensor) -> Tensor:
+        """The input with a batch dimension, or an error that says what would fit."""
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """The shape of one filter."""
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()}, spec={self.spec})"
+
+
+class SplineLinear(SplineLayer, nn.Linear):
+    """A linear layer whose weight matrix lies on a spline; takes the place of ``nn.Linear``.
+
+    spec        as a string or ``SplineSpec``; a linear layer has one spline, whatever the rank
+    input_size  the dimensions between samples and features, () for (N, in); only dot projections need it
+    """
+
+    channel_dim = -1
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        spec: str | SplineSpec = "D(5)-D-R4",
+        input_size: tuple[int, ...] = (),
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        spec = SplineSpec.parse(spec)
+        nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
+        self.input_size = tuple(input_size)
+        features = in_features * (prod(self.input_size) if spec.projection == "dot" else 1)
+        self.begin_splines(spec, 1, features)
+
+    def check_input(self, x: Tensor) -> Tensor:
+        """(in,), (N, in) or (N, ..., in)."""
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"SplineLinear wants {self.in_features} features last, got input of shape {tuple(x.shape)}")
+        x = x.unsqueeze(0) if x.dim() == 1 else x
+        if self.spec.projection == "dot" and tuple(x.shape[1:-1]) != self.input_size:
+            raise ValueError(
+                f"SplineLinear's dot projection was built for input_size={self.input_size}, the sizes between samples "
+                f"and features, got {tuple(x.shape[1:-1])}; a conv projection takes any size"
+            )
+        return x
+
+    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
+        """A linear map."""
+        return x, LinearMap()
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """(in,)."""
+        return (self.in_features,)
+
+
+class SplineConv(SplineLayer):
+    """What spline convolutions of any dimension share."""
+
+    torch_layer: type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]
+    spatial: int  # 1, 2 or 3
+    channel_dim = 1
+
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str
+    _reversed_padding_repeated_twice: list[int]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: str | Size = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        spec: str | SplineSpec = "D(5)-C-R3",
+        input_size: Size | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        spec = SplineSpec.parse(spec)
+        splines = spec.splines(out_channels)
+        size = self._check_size(spec, input_size)
+        shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
+        self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)  # type: ignore[arg-type]
+        self.input_size = size
+        self.begin_splines(spec, splines, in_channels * (prod(size or ()) if spec.projection == "dot" else 1))
+
+    def _check_size(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, ...] | None:
+        name, spatial = type(self).__name__, self.spatial
+        if spec.projection == "dot" and input_size is None:
+            raise ValueError(
+                f"{name} with a dot projection needs input_size, its input's size after the channels, for example "
+                f"input_size={(32,) * spatial}; a conv projection such as D(5)-C-R3 needs none"
+            )
+        size = (input_size,) * spatial if isinstance(input_size, int) else input_size
+        if size is not None and (len(size) != spatial or min(size) < 1):
+            raise ValueError(f"input_size of {name} must be {spatial} positive numbers, got {tuple(size)}")
+        return None if size is None else tuple(size)
+
+    def check_input(self, x: Tensor) -> Tensor:
+        """(C, ...) or (N, C, ...)."""
+        name = type(self).__name__
+        if x.dim() not in (self.spatial + 1, self.spatial + 2):
+            raise ValueError(
+                f"{name} wants input with {self.spatial + 2} dimensions (or {self.spatial + 1}, one sample), "
+                f"got shape {tuple(x.shape)}"
+            )
+        x = x.unsqueeze(0) if x.dim() == self.spatial + 1 else x
+        if x.shape[1] != self.in_channels:
+            raise ValueError(f"{name} wants {self.in_channels} input channels, got input of shape {tuple(x.shape)}")
+        if self.spec.projection == "dot" and tuple(x.shape[2:]) != self.input_size:
+            raise ValueError(
+                f"{name}'s dot projection was built for input_size={self.input_size}, got {tuple(x.shape[2:])}; "
+                f"a conv projection takes any size"
+            )
+        return x
+
+    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
+        """A convolution; padding with anything but zeros is done beforehand."""
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0,) * self.spatial
+        return x, Convolution(self.kernel_size, self.stride, padding, self.dilation, self.groups)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """(channels a group, *kernel)."""
+        return (self.in_channels // self.groups, *self.kernel_size)
+
+
+class SplineConv1d(SplineConv, nn.Conv1d):
+    """A convolution whose filters lie on splines; takes the place of ``nn.Conv1d``. See ``SplineConv2d``."""
+
+    torch_layer, spatial = nn.Conv1d, 1
+
+
+class SplineConv2d(SplineConv, nn.Conv2d):
+    """A convolution whose filters lie on splines; takes the place of ``nn.Conv2d`` and has all its arguments.
+
+    spec        as a string or ``SplineSpec``: R4 has one spline for the filter bank, R3 one per filter, G8 eight
+    input_size  (height, width) of the input; only dot projections need it
+    """
+
+    torch_layer, spatial = nn.Conv2d, 2
+
+
+class SplineConv3d(SplineConv, nn.Conv3d):
+    """A convolution whose filters lie on splines; takes the place of ``nn.Conv3d``. See ``SplineConv2d``."""
+
+    torch_layer, spatial = nn.Conv3d, 3

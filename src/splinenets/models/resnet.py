@@ -1,0 +1,82 @@
+"""ResNet for CIFAR (He et al. 2015, section 4.2)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SHORTCUTS = ("pad", "projection")
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut around them."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != channels:
+            self.shortcut = (
+                PadShortcut(channels - in_channels, stride)
+                if shortcut == "pad"
+                else nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, channels, H / stride, W / stride)."""
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return self.relu(y + self.shortcut(x))  # type: ignore[no-any-return]
+
+
+class PadShortcut(nn.Module):
+    """Without parameters: every stride-th pixel, and new channels of zeros."""
+
+    def __init__(self, new_channels: int, stride: int) -> None:
+        super().__init__()
+        self.new_channels, self.stride = new_channels, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C + new_channels, H / stride, W / stride)."""
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+
+
+class ResNet(nn.Module):
+    """Three stages of n blocks with 16, 32 and 64 channels; depth = 6n + 2."""
+
+    def __init__(self, blocks: int, in_channels: int, classes: int, shortcut: str) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU()
+        channels, stages = 16, []
+        for width, stride in ((16, 1), (32, 2), (64, 2)):
+            stage = []
+            for block in range(blocks):
+                stage.append(Block(channels, width, stride if block == 0 else 1, shortcut))
+                channels = width
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.Sequential(*stages)
+        self.dense = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, classes)."""
+        x = self.relu(self.norm(self.conv(images)))
+        x = self.stages(x)
+        return self.dense(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def resnet(depth: int = 32, *, in_channels: int = 3, classes: int = 10, shortcut: str = "pad") -> ResNet:
+    """ResNet-20, 32, 44, 56, 110 or any depth 6n + 2; shortcuts "pad" (no parameters, the original) or "projection"."""
+    if depth < 8 or (depth - 2) % 6:
+        raise ValueError(f"the depth of a CIFAR ResNet is 6n + 2, such as 20, 32, 44, 56 or 110, got {depth}")
+    if shortcut not in SHORTCUTS:
+        raise ValueError(f"unknown shortcut {shortcut!r}, choose from {list(SHORTCUTS)}")
+    return ResNet((depth - 2) // 6, in_channels, classes, shortcut)

@@ -1,0 +1,63 @@
+"""Knots and positions -> weights per sample."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import bspline_basis, compact_basis
+
+
+class Curves(NamedTuple):
+    """The splines of a layer: S of them, each with ``dims`` positions, which share out the layer's filters evenly."""
+
+    knots: Tensor  # (dims * K, filters, fan_in)
+    base: Tensor | None  # (filters, fan_in), what the knots are offsets from
+    splines: int
+    dims: int
+    degree: int
+
+    @property
+    def knots_per_dim(self) -> int:
+        """K."""
+        return self.knots.shape[0] // self.dims
+
+
+def dense_basis(position: Tensor, curves: Curves) -> Tensor:
+    """The weight of every knot, rows summing to 1: (N, S * dims) -> (N, S, dims * K).
+
+    On a surface the bases of the dims stand side by side, each divided by dims: a mean of splines, not a sum, so that
+    equal knots give their own value there too. The family of surfaces is the same.
+    """
+    basis = bspline_basis(position, curves.knots_per_dim, curves.degree)
+    basis = basis.unflatten(1, (curves.splines, curves.dims)).flatten(2)
+    return basis / curves.dims if curves.dims > 1 else basis
+
+
+def mix_weights(position: Tensor, curves: Curves) -> Tensor:
+    """Weights per sample from all knots: (N, S * dims) -> (N, filters, fan_in)."""
+    knots, base, splines = curves.knots, curves.base, curves.splines
+    basis = dense_basis(position, curves).to(knots.dtype)
+    if splines == 1:
+        mixed = basis.squeeze(1) @ knots.flatten(1)
+    else:
+        per_spline = knots.reshape(knots.shape[0], splines, -1).transpose(0, 1)
+        mixed = (basis.transpose(0, 1) @ per_spline).transpose(0, 1)
+    mixed = mixed.reshape(-1, *knots.shape[1:])
+    return mixed if base is None else mixed + base.to(mixed.dtype)
+
+
+def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
+    """Weights of one sample from the degree + 1 knots it touches: (S * dims,) -> (filters, fan_in)."""
+    knots, base, splines, dims, _ = curves
+    values, first = compact_basis(position, curves.knots_per_dim, curves.degree)
+    # the knots of dimension i start at row i * K
+    start = torch.arange(dims, device=position.device) * curves.knots_per_dim
+    rows = (first.view(splines, dims) + start).unsqueeze(2) + torch.arange(curves.degree + 1, device=position.device)
+    rows, values = rows.flatten(1).mT, (values / dims).view(splines, -1).to(knots.dtype)  # (A, S) and (S, A)
+    per_spline = knots.reshape(knots.shape[0], splines, -1)
+    active = per_spline[rows, torch.arange(splines, device=position.device)]  # (A, S, filters * fan_in / S)
+    mixed = torch.einsum("sa,asp->sp", values, active).reshape(knots.shape[1:])
+    return mixed if base is None else mixed + base.to(mixed.dtype)
