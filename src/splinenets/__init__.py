@@ -2,6 +2,7 @@
 
 from . import data, models
 from .basis import bspline_basis
+from .convert import Conversion, convert
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, trace
@@ -10,6 +11,7 @@ from .spec import SplineSpec, Tree
 __version__ = "0.1.0"
 
 __all__ = [
+    "Conversion",
     "Positions",
     "SplineConv1d",
     "SplineConv2d",
@@ -20,6 +22,7 @@ __all__ = [
     "Tree",
     "bspline_basis",
     "connect",
+    "convert",
     "data",
     "models",
     "strategy",

@@ -30,21 +30,21 @@ class SplineLayer(Level):
     bias: nn.Parameter | None
     channel_dim: int
 
-    def begin_splines(self, spec: SplineSpec, splines: int, features: int, spread: float = 0.1) -> None:
-        """Add knots and projection to a torch layer that has just been initialised."""
-        self.begin(splines, spec.dims)
-        self.spec = spec
+    def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
+        """Add knots and projection to a torch layer; its weight becomes their base."""
+        splines, features = self.shape_of(spec, input_size)
         assert self.weight is not None
         weight = self.weight
-        self.filters, self.fan_in = weight.shape[0], weight[0].numel()
-        self.knots = nn.Parameter(weight.new_empty(spec.dims * spec.knots, self.filters, self.fan_in))
+        self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
+        self.begin(splines, spec.dims)
+        self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
         self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
         if not spec.centered:
+            self.knots.data += weight.data.flatten(1)
             self.weight = None
-        self.reset_knots(spread)
 
     @torch.no_grad()
-    def reset_knots(self, spread: float) -> None:
+    def reset_knots(self, spread: float = 0.1) -> None:
         """Start knots as torch starts its layer, or normal with the spec's variance; offsets smaller by ``spread``."""
         if self.spec.variance is None:
             bound = self.fan_in**-0.5  # torch starts linear layers and convolutions uniformly within it
@@ -60,6 +60,11 @@ class SplineLayer(Level):
     def become_first(self) -> None:
         """The first level has no parent to choose its decision parameters: they become plain."""
         self.projection.forget_parent()
+
+    @property
+    def needs_parent(self) -> bool:
+        """Whether a decision spline or diffusion looks at the parent's position."""
+        return self.spec.hierarchical or self.spec.diffusion != 1
 
     def control_points(self) -> Tensor:
         """The knots themselves, base included: (dims * K, *weight.shape)."""
@@ -84,7 +89,7 @@ class SplineLayer(Level):
 
     def locate(self, x: Tensor) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
-        parent, level = self.inherit()
+        parent, level = self.inherit(x.shape[0])
         diffusion = self.spec.diffusion_at(level)
         features = flat_features(x) if self.spec.projection == "dot" else pooled_features(x, self.channel_dim)
         proposal, local = self.projection(features, parent, update=not recomputing())
@@ -99,6 +104,10 @@ class SplineLayer(Level):
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
         x, operation = self.operation(x)
         return choose(x.shape[0])(x, position, self.curves, operation, self.bias)
+
+    def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
+        """How many splines this spec asks for here, and how many features its projections read."""
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
 
     def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
         """What this layer does with weights, and the input it does it to."""
@@ -133,20 +142,26 @@ class SplineLinear(SplineLayer, nn.Linear):
         bias: bool = True,
         *,
         spec: str | SplineSpec = "D(5)-D-R4",
-        input_size: tuple[int, ...] = (),
+        input_size: Size = (),
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
         nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
-        self.input_size = tuple(input_size)
-        features = in_features * (prod(self.input_size) if spec.projection == "dot" else 1)
-        self.begin_splines(spec, 1, features)
+        self.become_spline(spec, input_size)
+        self.reset_knots()
+
+    def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
+        """One spline; dot projections read all rows of a sample, conv projections their mean."""
+        self.input_size = (input_size,) if isinstance(input_size, int) else tuple(input_size or ())
+        return 1, self.in_features * (prod(self.input_size) if spec.projection == "dot" else 1)
 
     def check_input(self, x: Tensor) -> Tensor:
         """(in,), (N, in) or (N, ..., in)."""
         if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise ValueError(f"SplineLinear wants {self.in_features} features last, got input of shape {tuple(x.shape)}")
+            raise ValueError(
+                f"SplineLinear wants {self.in_features} features last, got input of shape {tuple(x.shape)}"
+            )
         x = x.unsqueeze(0) if x.dim() == 1 else x
         if self.spec.projection == "dot" and tuple(x.shape[1:-1]) != self.input_size:
             raise ValueError(
@@ -200,24 +215,25 @@ class SplineConv(SplineLayer):
         dtype: Any = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
-        splines = spec.splines(out_channels)
-        size = self._check_size(spec, input_size)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)  # type: ignore[arg-type]
-        self.input_size = size
-        self.begin_splines(spec, splines, in_channels * (prod(size or ()) if spec.projection == "dot" else 1))
+        self.become_spline(spec, input_size)
+        self.reset_knots()
 
-    def _check_size(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, ...] | None:
+    def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
+        """As many splines as the rank says; dot projections read the whole input, conv projections its channels."""
         name, spatial = type(self).__name__, self.spatial
-        if spec.projection == "dot" and input_size is None:
+        size = (input_size,) * spatial if isinstance(input_size, int) else input_size
+        if spec.projection == "dot" and size is None:
             raise ValueError(
                 f"{name} with a dot projection needs input_size, its input's size after the channels, for example "
                 f"input_size={(32,) * spatial}; a conv projection such as D(5)-C-R3 needs none"
             )
-        size = (input_size,) * spatial if isinstance(input_size, int) else input_size
         if size is not None and (len(size) != spatial or min(size) < 1):
             raise ValueError(f"input_size of {name} must be {spatial} positive numbers, got {tuple(size)}")
-        return None if size is None else tuple(size)
+        self.input_size = None if size is None else tuple(size)
+        features = self.in_channels * (prod(size or ()) if spec.projection == "dot" else 1)
+        return spec.splines(self.out_channels), features
 
     def check_input(self, x: Tensor) -> Tensor:
         """(C, ...) or (N, C, ...)."""

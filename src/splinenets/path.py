@@ -43,6 +43,19 @@ def nearest_positions(parent: Tensor, coordinates: int) -> Tensor:
 Visit: TypeAlias = "tuple[Level, Tensor, Tensor]"  # where, the position, and the position for regularisers
 
 
+def match_samples(parent: Tensor, samples: int) -> Tensor | None:
+    """Positions for a batch that a network has cut into parts, or put together again: (N, C) -> (samples, C).
+
+    A part of a sample inherits the sample's position, a sample made of parts their mean. Otherwise there is no parent.
+    """
+    before = parent.shape[0]
+    if before and samples % before == 0:
+        return parent.repeat_interleave(samples // before, 0)
+    if samples and before % samples == 0:
+        return parent.unflatten(0, (samples, -1)).mean(1)
+    return None
+
+
 class Run:
     """One call of a network: the last position, and how many levels have been passed."""
 
@@ -130,10 +143,15 @@ class Level(nn.Module):
         """The shape of one sample's positions, as users see it."""
         return (self.splines,) if self.dims == 1 else (self.splines, self.dims)
 
+    @property
+    def needs_parent(self) -> bool:
+        """Whether this level looks at its parent's position at all."""
+        return True
+
     def attach(self, path: Path, parents: list[int]) -> None:
         """Join a path on which parents with these many coordinates come before this level."""
         self.path = path
-        for inherited in parents:
+        for inherited in parents if self.needs_parent else ():
             if inherited != self.coordinates and str(inherited) not in self.matching:
                 like = next(self.parameters())
                 logits = peaked_logits(self.coordinates, inherited).to(like.device, like.dtype)
@@ -142,11 +160,13 @@ class Level(nn.Module):
     def become_first(self) -> None:
         """Drop what only a level with a parent needs."""
 
-    def inherit(self) -> tuple[Tensor | None, int]:
+    def inherit(self, samples: int) -> tuple[Tensor | None, int]:
         """The parent's positions in this level's size, (N, C), or None; and the level's number."""
         parent, level = self.path.parent(self)
-        if parent is None or parent.shape[1] == self.coordinates:
-            return parent, level
+        if parent is not None and parent.shape[0] != samples:
+            parent = match_samples(parent, samples)
+        if parent is None or not self.needs_parent or parent.shape[1] == self.coordinates:
+            return parent if self.needs_parent else None, level
         key = str(parent.shape[1])
         if key in self.matching:
             return match_size(parent, self.matching[key]), level
@@ -160,15 +180,21 @@ def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
     their definition. The first becomes a plain one, and where sizes differ a learned matrix appears: connect before
     you hand the parameters to an optimizer. ``convert`` does this for you.
     """
-    levels = [m for m in net.modules() if isinstance(m, Level)]
+    order = [m for m in net.modules() if isinstance(m, Level)]
+    if example or kwargs:
+        with evaluating(net), torch.no_grad(), _recording({m.path for m in order}) as visits:
+            net(*example, **kwargs)
+        order = [level for level, _, _ in visits]
+    join(net, order)
+    return net
+
+
+def join(net: nn.Module, order: list[Level]) -> None:
+    """Give a network one path, which passes its levels in this order; a level may come several times."""
     for module in net.modules():
         _remove_hooks(module)
-    order = levels
-    if example or kwargs:
-        with _evaluating(net), torch.no_grad(), _recording({m.path for m in levels}) as visits:
-            net(*example, **kwargs)
-        order = [layer for layer, _, _ in visits]
     path = Path()
+    levels = [m for m in net.modules() if isinstance(m, Level)]
     for level in levels:
         before = [order[i - 1].coordinates for i, other in enumerate(order) if other is level and i > 0]
         level.attach(path, sorted(set(before)))
@@ -177,7 +203,6 @@ def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
     if levels:
         net.register_forward_pre_hook(path.enter)
         net.register_forward_hook(path.leave, always_call=True)
-    return net
 
 
 def _remove_hooks(module: nn.Module) -> None:
@@ -188,7 +213,8 @@ def _remove_hooks(module: nn.Module) -> None:
 
 
 @contextmanager
-def _evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode inside a with block; afterwards every module is as it was."""
     training = [m for m in net.modules() if m.training]
     net.eval()
     try:

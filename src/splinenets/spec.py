@@ -158,7 +158,11 @@ class SplineSpec:
             values[name] = value
         try:
             return cls(
-                kind=KINDS[kind], knots=int(knots), projection=PROJECTIONS[projection], rank=rank, **values  # type: ignore[arg-type]
+                kind=KINDS[kind],
+                knots=int(knots),
+                projection=PROJECTIONS[projection],
+                rank=rank,
+                **values,  # type: ignore[arg-type]
             )
         except ValueError as error:
             raise _wrong(text, str(error)) from None
@@ -173,12 +177,16 @@ def _parse_option(text: str, word: str) -> tuple[str, object]:
         return FLAGS[word]
     spelling, equals, value = word.partition("=")
     if not equals or spelling not in OPTIONS:
-        raise _wrong(text, f"unknown option {word!r}, choose from {', '.join([f'{o}=...' for o in OPTIONS] + [*FLAGS])}")
+        raise _wrong(
+            text, f"unknown option {word!r}, choose from {', '.join([f'{o}=...' for o in OPTIONS] + [*FLAGS])}"
+        )
     name, kind = OPTIONS[spelling]
     try:
         return name, kind(value)
     except ValueError:
-        raise _wrong(text, f"{spelling} needs {'a whole number' if kind is int else 'a number'}, got {value!r}") from None
+        raise _wrong(
+            text, f"{spelling} needs {'a whole number' if kind is int else 'a number'}, got {value!r}"
+        ) from None
 
 
 def _parse_diffusion(text: str) -> float | Tree:

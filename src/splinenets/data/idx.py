@@ -28,12 +28,16 @@ def read_idx(path: Path) -> Tensor:
 def parse_idx(content: bytes, name: str) -> Tensor:
     """The same, from bytes; ``name`` stands in error messages."""
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTES:
-        raise ValueError(f"{name} is not an IDX file of unsigned bytes: it starts with {content[:4].hex() or 'nothing'}")
+        raise ValueError(
+            f"{name} is not an IDX file of unsigned bytes: it starts with {content[:4].hex() or 'nothing'}"
+        )
     rank = content[3]
     header = 4 + 4 * rank
     if len(content) < header:
         raise ValueError(f"{name} is damaged: it ends within its header")
     shape = struct.unpack(f">{rank}I", content[4:header])
     if len(content) - header != prod(shape):
-        raise ValueError(f"{name} is damaged: it should hold {prod(shape)} bytes for {shape}, got {len(content) - header}")
+        raise ValueError(
+            f"{name} is damaged: it should hold {prod(shape)} bytes for {shape}, got {len(content) - header}"
+        )
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)[header:].view(shape).clone()

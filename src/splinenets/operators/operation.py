@@ -71,7 +71,9 @@ class Convolution(NamedTuple):
 
     def _output_size(self, size: torch.Size) -> tuple[int, ...]:
         if isinstance(self.padding, str):
-            padding = [(k - 1) * d if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)]
+            padding = [
+                (k - 1) * d if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)
+            ]
         else:
             padding = [2 * p for p in self.padding]
         per_axis = zip(size, padding, self.dilation, self.kernel, self.stride, strict=True)

@@ -11,7 +11,5 @@ from .operation import Operation
 
 def single(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """(N, ...), (N, S * dims) -> (N, ...); reads degree + 1 knots a sample."""
-    outputs = [
-        operation.plain(x[n : n + 1], mix_active_weights(position[n], curves), bias) for n in range(x.shape[0])
-    ]
+    outputs = [operation.plain(x[n : n + 1], mix_active_weights(position[n], curves), bias) for n in range(x.shape[0])]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

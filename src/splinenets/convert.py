@@ -1,0 +1,301 @@
+"""Any nn.Module -> SplineNet, starting from the weights it has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
+from .path import Level, evaluating, join
+from .projection import Projection
+from .spec import SplineSpec
+from .tables import text_table
+
+SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
+    nn.Linear: SplineLinear,
+    nn.Conv1d: SplineConv1d,
+    nn.Conv2d: SplineConv2d,
+    nn.Conv3d: SplineConv3d,
+}
+# Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
+READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+Specs: TypeAlias = "str | SplineSpec | Mapping[str, str | SplineSpec | None]"
+Net = TypeVar("Net", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one layer; ``reason`` says why it was left as it is, or is empty."""
+
+    name: str
+    layer: str
+    spec: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What ``convert`` did to each layer; prints as a table."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """Names of the layers that are splines now."""
+        return tuple(row.name for row in self.rows if not row.reason)
+
+    @property
+    def left(self) -> dict[str, str]:
+        """Names of the layers that are as they were, and why."""
+        return {row.name: row.reason for row in self.rows if row.reason}
+
+    def __str__(self) -> str:
+        body = [(r.name, r.layer, r.spec or "-", r.reason or "converted") for r in self.rows]
+        return text_table(("layer", "type", "spec", "result"), body)
+
+
+@dataclass
+class Reach:
+    """What an example showed of a network: the order of its layers, and the sizes of their inputs."""
+
+    known: bool
+    order: list[nn.Module] = field(default_factory=list)
+    sizes: dict[nn.Module, set[tuple[int, ...]]] = field(default_factory=dict)
+
+
+def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
+    """A copy of ``model`` in which every convolution and linear layer is a spline layer.
+
+    The base of each spline is the weight it replaces, so with ``spread=0`` the copy computes what the model computes,
+    whatever the positions; knots start ``spread`` standard deviations of that weight away from it.
+
+    spec     for all layers, or a mapping from name patterns to specs, in which the first pattern that fits a layer's
+             name decides; a layer that no pattern fits, or whose spec is None, stays as it is
+    example  an input (a tensor, a tuple of arguments or a dict of keyword arguments); only dot projections need it,
+             but it also tells the order of layers where that differs from their definition
+    skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
+
+    ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.
+    """
+    if spread < 0:
+        raise ValueError(f"spread must be 0 or more, got {spread}")
+    net = copy.deepcopy(model)
+    names = _names(net)
+    specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))
+    reach = _follow(net, [m for m in names if specs[m][0]], example)
+    rows, shared = [], _Shared()
+    for module, layer_names in names.items():
+        wanted, reason = specs[module]
+        before = type(module).__name__
+        reason = (
+            reason or _obstacle(net, module, layer_names[0]) or (_unreached(module, wanted, reach) if wanted else "")
+        )
+        if not reason and wanted is not None:
+            _make_spline(module, wanted, reach, layer_names[0], spread, shared)
+        rows.append(Row(layer_names[0], before, str(wanted or ""), reason))
+    conversion = Conversion(tuple(rows))
+    if not conversion.converted:
+        raise ValueError(f"{type(model).__name__} has nothing to convert{_because(conversion)}")
+    levels = [m for m in (reach.order if reach.known else net.modules()) if isinstance(m, Level)]
+    join(net, levels)
+    if reach.known:
+        _calibrate(net, example)
+    net.conversion = conversion  # type: ignore[assignment]
+    return net
+
+
+def _names(net: nn.Module) -> dict[nn.Module, list[str]]:
+    """Every layer that is, or looks like, a convolution or linear layer, with all names it goes by."""
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in net.named_modules(remove_duplicate=False):
+        if isinstance(module, (*SPLINES, nn.modules.conv._ConvNd)) or _is_quantized(module):
+            names.setdefault(module, []).append(name)
+    return names
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    return "quantized" in type(module).__module__ and any(type(module).__name__.startswith(t.__name__) for t in SPLINES)
+
+
+def _assign(
+    names: Mapping[nn.Module, list[str]], spec: Specs, skip: tuple[str, ...]
+) -> dict[nn.Module, tuple[SplineSpec | None, str]]:
+    """For each layer the spec it should have, or the reason why it has none."""
+    patterns = {"*": spec} if isinstance(spec, str | SplineSpec) else dict(spec)
+    parsed = {p: None if s is None else SplineSpec.parse(s) for p, s in patterns.items()}
+    everything = [name for layer in names.values() for name in layer]
+    for pattern in (*skip, *(parsed if not isinstance(spec, str | SplineSpec) else ())):
+        if not any(fnmatchcase(name, pattern) for name in everything):
+            raise ValueError(f"the pattern {pattern!r} fits no layer; layers are {_some(everything)}")
+    result: dict[nn.Module, tuple[SplineSpec | None, str]] = {}
+    for module, layer_names in names.items():
+
+        def fits(pattern: str, layer_names: list[str] = layer_names) -> bool:
+            return any(fnmatchcase(name, pattern) for name in layer_names)
+
+        first = next((p for p in parsed if fits(p)), None)
+        if any(map(fits, skip)):
+            result[module] = None, "skipped"
+        elif first is None:
+            result[module] = None, "no pattern fits its name"
+        elif parsed[first] is None:
+            result[module] = None, f"the pattern {first!r} has no spec"
+        else:
+            result[module] = parsed[first], ""
+    return result
+
+
+def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
+    """Why a layer cannot be a spline layer, or nothing."""
+    if isinstance(module, SplineLayer):
+        return "is a spline layer already"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        return "lazy: run the model once first"
+    if parametrize.is_parametrized(module):
+        return "parametrised: its weight is computed from other parameters"
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return "transposed convolution"
+    torch_type = next((t for t in SPLINES if isinstance(module, t)), None)
+    if torch_type is None or "quantized" in type(module).__module__ or ".qat." in type(module).__module__:
+        return "quantised"
+    if "weight" not in module._parameters:
+        return "its weight is computed from other parameters"
+    own = [
+        m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
+    ]
+    if own or "forward" in module.__dict__:
+        return f"{type(module).__name__} has a forward of its own"
+    parent = net.get_submodule(name.rpartition(".")[0])
+    if isinstance(parent, READERS):
+        return f"{type(parent).__name__} reads its weight directly"
+    return ""
+
+
+def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
+    if spec.projection != "dot":
+        return ""
+    if not reach.known:
+        kind = "a convolution" if not isinstance(module, nn.Linear) else "a linear layer"
+        raise ValueError(
+            f"{spec} has dot projections, which need an example to know the input size of {kind}: pass example=images"
+        )
+    sizes = reach.sizes.get(module, set())
+    if not sizes:
+        return "the example does not reach it, so the size of its dot projection is unknown"
+    if len(sizes) > 1:
+        return f"called with inputs of several sizes, {_some(sorted(map(str, sizes)))}: a dot projection fits one"
+    return ""
+
+
+class _Shared:
+    """Knots that belong to a weight: layers which share a weight share its knots."""
+
+    def __init__(self) -> None:
+        self.knots: dict[tuple[int, int], nn.Parameter] = {}
+
+
+def _make_spline(module: nn.Module, spec: SplineSpec, reach: Reach, name: str, spread: float, shared: _Shared) -> None:
+    """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
+    torch_type = next(t for t in SPLINES if isinstance(module, t))
+    spline_type = SPLINES[torch_type]
+    if type(module) is not torch_type:  # a subclass that computes what its parent computes keeps its other methods
+        spline_type = type(f"Spline{type(module).__name__}", (spline_type, type(module)), {})
+    before = type(module)
+    weight = module.weight
+    assert isinstance(weight, nn.Parameter)
+    size = next(iter(reach.sizes.get(module, {None})))  # type: ignore[arg-type]
+    module.__class__ = spline_type
+    assert isinstance(module, SplineLayer)
+    try:
+        module.become_spline(spec, size if spec.projection == "dot" else None)
+    except ValueError as error:
+        module.__class__ = before
+        raise ValueError(f"layer {name!r}: {error}") from None
+    key = (id(weight), module.knots.shape[0])
+    if key in shared.knots:
+        module.knots = shared.knots[key]
+        return
+    shared.knots[key] = module.knots
+    with torch.no_grad():
+        scale = weight.std(correction=0) * spread
+        if spread:
+            module.knots += torch.randn_like(module.knots) * scale
+
+
+def _follow(net: nn.Module, layers: list[nn.Module], example: Any) -> Reach:
+    """Run an example and watch in which order it passes the layers, and with which sizes."""
+    reach = Reach(known=example is not None)
+    if not reach.known:
+        return reach
+
+    def watch(module: nn.Module, args: Any, kwargs: Any) -> None:
+        x = args[0] if args else next(iter(kwargs.values()))
+        inner = x.shape[1:-1] if isinstance(module, nn.Linear) else x.shape[x.dim() - len(module.kernel_size) :]  # type: ignore[arg-type]
+        reach.order.append(module)
+        reach.sizes.setdefault(module, set()).add(tuple(inner))
+
+    handles = [layer.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]
+    try:
+        run_example(net, example)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"the example {describe(example)} does not pass through {type(net).__name__}: {reason}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return reach
+
+
+def run_example(net: nn.Module, example: Any) -> Any:
+    """Call a network in eval mode, without gradients: with a tensor, a tuple of arguments or a dict of keywords."""
+    with evaluating(net), torch.no_grad():
+        return _call(net, example)
+
+
+def _call(net: nn.Module, example: Any) -> Any:
+    if isinstance(example, Mapping):
+        return net(**example)
+    return net(*example) if isinstance(example, tuple | list) else net(example)
+
+
+def _calibrate(net: nn.Module, example: Any) -> None:
+    """Let projections see the example's statistics, until training shows them better ones."""
+    projections = [m for m in net.modules() if isinstance(m, Projection) and m.spec.standardize]
+    with evaluating(net), torch.no_grad():
+        for projection in projections:
+            projection.training = True
+        _call(net, example)
+        for projection in projections:
+            projection.training = False
+            projection.batches.zero_()
+
+
+def describe(example: Any) -> str:
+    """An example in a few words, for messages."""
+    if isinstance(example, Tensor):
+        return f"of shape {tuple(example.shape)}"
+    if isinstance(example, Mapping):
+        return "with " + ", ".join(f"{k} {describe(v)}" for k, v in example.items())
+    if isinstance(example, tuple | list):
+        return "with " + ", ".join(describe(v) for v in example)
+    return f"of type {type(example).__name__}"
+
+
+def _because(conversion: Conversion) -> str:
+    reasons = sorted({f"{row.reason}" for row in conversion.rows})
+    return f": {_some(reasons)}" if reasons else ": it holds no convolution and no linear layer"
+
+
+def _some(words: Iterable[str], most: int = 6) -> str:
+    words = list(words)
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
