@@ -14,7 +14,6 @@ from .path import Level, diffuse, recomputing
 from .projection import Projection, flat_features, pooled_features
 from .spec import SplineSpec
 
-
 Size: TypeAlias = int | tuple[int, ...]
 
 

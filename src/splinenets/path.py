@@ -19,7 +19,8 @@ def diffuse(parent: Tensor, proposal: Tensor, diffusion: float) -> Tensor:
 
 def match_size(parent: Tensor, logits: Tensor) -> Tensor:
     """Inherited positions of another size, as convex combinations: (N, P), (C, P) -> (N, C) in [0, 1]."""
-    return parent @ logits.softmax(1).to(parent.dtype).mT
+    # not a matmul, which autocast would make imprecise
+    return (parent.unsqueeze(1) * logits.softmax(1).to(parent.dtype)).sum(2)
 
 
 def peaked_logits(coordinates: int, inherited: int, peak: float = 0.9) -> Tensor:
@@ -73,9 +74,10 @@ class Path(threading.local):
     is called outside any run has no parent.
     """
 
-    run: Run | None = None
-    last: Run | None = None
-    visits: list[Visit] | None = None
+    def __init__(self) -> None:  # once in every thread
+        self.run: Run | None = None
+        self.last: Run | None = None
+        self.visits: list[Visit] | None = None
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Begin a run: a forward pre-hook."""

@@ -50,6 +50,14 @@ def moments(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, variance, count
 
 
+def bounded(z: Tensor, bound: float) -> Tensor:
+    """Nearly z while that is small, never beyond +-bound, with a slope that fades slowly: (...,) -> (...,).
+
+    An outlier through the sigmoid alone has no gradient left to come back with.
+    """
+    return z * torch.rsqrt(1 + (z / bound).square())
+
+
 class Projection(nn.Module):
     """The paper's D(x; theta): a linear map of the features, standardised, through a sigmoid."""
 
@@ -59,6 +67,7 @@ class Projection(nn.Module):
 
     momentum = 0.1
     eps = 1e-6
+    bound = 2.7  # standard deviations; with the default slope positions stay between 0.01 and 0.99
 
     def __init__(self, features: int, coordinates: int, spec: SplineSpec) -> None:
         """``features`` M, the length of theta; ``coordinates`` C, the number of positions to propose."""
@@ -113,7 +122,7 @@ class Projection(nn.Module):
             raw = mixed if self.weight is None else raw + mixed
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         if self.spec.standardize:
-            raw = self._standardize(raw, update)
+            raw = bounded(self._standardize(raw, update), self.bound)
         return torch.sigmoid(self.spec.slope * raw)
 
     def _standardize(self, raw: Tensor, update: bool) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """5x5 convolutions with s and 2s filters, each followed by ReLU and 2x2 max pooling; dense layers with 4s and classes.
+    """5x5 convolutions with s and 2s filters, each with ReLU and 2x2 max pooling; dense layers with 4s and classes.
 
     Convolutions keep the image's size: with this reading a Spline-LeNet-32 with four knots has the 2.25 million
     parameters that the paper reports (see docs/results.md).
