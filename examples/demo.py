@@ -27,7 +27,7 @@ def train(net: nn.Module, images: Tensor, labels: Tensor, name: str, progress: P
         for pick in order.split(BATCH):
             loss = F.cross_entropy(net(images[pick]), labels[pick])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             progress.update(task, advance=1, description=f"{name}  loss {loss.item():.3f}")

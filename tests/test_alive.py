@@ -24,7 +24,7 @@ def start(model, spec, images):
 
 @torch.no_grad()
 def check(net, images):
-    for training in (True, False):
+    for training in (False, True):
         _, positions = sn.trace(net.train(training), images)
         for name, position in positions.items():
             deviation = position.std().item()

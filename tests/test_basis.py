@@ -3,10 +3,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import basis as truncated_powers
 from scipy.interpolate import BSpline
 
 import splinenets as sn
+from problems import basis as truncated_powers
 from splinenets.basis import basis_matrix, compact_basis
 
 SHAPES = [(knots, degree) for degree in range(6) for knots in (degree + 1, degree + 2, degree + 5, 20)]

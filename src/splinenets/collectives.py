@@ -11,5 +11,5 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from torch.distributed.nn.functional import all_reduce
 
-        return all_reduce(tensor)  # type: ignore[no-any-return]
+        return all_reduce(tensor)
     return tensor

@@ -25,14 +25,13 @@ class SplineLayer(Level):
     output   = operation(x, weights) + bias
     """
 
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
+    weight: Any  # a Parameter, or None where knots are independent
+    bias: Any  # a Parameter, or None
     channel_dim: int
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
         splines, features = self.shape_of(spec, input_size)
-        assert self.weight is not None
         weight = self.weight
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
@@ -67,8 +66,7 @@ class SplineLayer(Level):
 
     def control_points(self) -> Tensor:
         """The knots themselves, base included: (dims * K, *weight.shape)."""
-        knots = self.knots if self.weight is None else self.knots + self.weight.flatten(1)
-        return knots.unflatten(2, self.weight_shape)
+        return self.curves.control_points().unflatten(2, self.weight_shape)
 
     @property
     def curves(self) -> Curves:
@@ -102,7 +100,7 @@ class SplineLayer(Level):
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
         x, operation = self.operation(x)
-        return choose(x.shape[0])(x, position, self.curves, operation, self.bias)
+        return choose(x.shape[0], operation)(x, position, self.curves, operation, self.bias)
 
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """How many splines this spec asks for here, and how many features its projections read."""
@@ -193,7 +191,7 @@ class SplineConv(SplineLayer):
     padding: tuple[int, ...] | str
     dilation: tuple[int, ...]
     groups: int
-    padding_mode: str
+    padding_mode: Any
     _reversed_padding_repeated_twice: list[int]
 
     def __init__(

@@ -107,7 +107,7 @@ class Projection(nn.Module):
         responses = [F.linear(features, p) for p in parameters]
 
         def local() -> Tensor:
-            again = [_WeightOnly.apply(r, features, p) for r, p in zip(responses, parameters, strict=True)]
+            again = [_weight_only(r, features, p) for r, p in zip(responses, parameters, strict=True)]
             return self._propose(again, None if parent is None else parent.detach(), update=False)
 
         return self._propose(responses, parent, update), local
@@ -160,7 +160,11 @@ class _WeightOnly(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
         (features,) = ctx.saved_tensors
         weight_grad = grad.mT @ features.to(grad.dtype)
         return None, None, weight_grad.to(ctx.dtype)
+
+
+def _weight_only(value: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+    return _WeightOnly.apply(value, features, weight)  # type: ignore[no-untyped-call]

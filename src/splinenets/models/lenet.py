@@ -27,7 +27,7 @@ class LeNet(nn.Module):
         x = self.pool(self.relu(self.conv1(images)))
         x = self.pool(self.relu(self.conv2(x)))
         x = self.dropout(self.relu(self.dense1(x.flatten(1))))
-        return self.dense2(x)  # type: ignore[no-any-return]
+        return self.dense2(x)
 
 
 def lenet(s: int = 32, *, in_channels: int = 1, image_size: int = 28, classes: int = 10, dropout: float = 0.5) -> LeNet:
