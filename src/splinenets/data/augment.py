@@ -89,7 +89,7 @@ def whiten(images: Tensor) -> Tensor:
     """(image - mean) / max(deviation, 1 / sqrt(size)), mean and deviation over each image: (N, C, H, W), float32."""
     pixels = images.float()
     deviation, mean = torch.std_mean(pixels, dim=(1, 2, 3), correction=0, keepdim=True)
-    floor = pixels[0].numel() ** -0.5 if len(pixels) else 1.0  # an image of one colour becomes 0
+    floor = images[0].numel() ** -0.5  # an image of one colour becomes 0
     return pixels.sub_(mean).div_(deviation.clamp(min=floor))
 
 
@@ -175,7 +175,7 @@ def smooth(fields: Tensor, deviation: float) -> Tensor:
 @lru_cache(maxsize=8)
 def gaussian_matrix(length: int, deviation: float) -> Tensor:
     """(length, length), symmetric: row i holds the weights, summing to 1 over the whole line, around i."""
-    reach = max(length, math.ceil(4 * deviation)) + 1
+    reach = max(length, math.ceil(8 * deviation))
     weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, dtype=torch.float64) / deviation) ** 2)
     at = torch.arange(length)
     return (weights / weights.sum())[at - at.unsqueeze(1) + reach].float()

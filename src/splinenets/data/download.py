@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import ssl
 import time
@@ -46,7 +45,10 @@ class HttpsOnly(HTTPRedirectHandler):
     ) -> Request | None:
         """The request to make instead."""
         if urlsplit(newurl).scheme != "https":
-            raise DownloadError(f"{req.full_url} redirects to {newurl}, which is refused because it is not https")
+            fp.close()
+            raise DownloadError(
+                f"{req.full_url} redirects to {one_line(newurl)}, which is refused because it is not https"
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
 
 
@@ -61,9 +63,9 @@ def download(
     if path.exists() and file_digest(path) == sha256:
         return
     part = path.with_name(f"{path.name}.part")
-    pieces = transfer(url, part, size, watcher, patience)
-    if pieces > 1 and file_digest(part) != sha256:
-        # pieces of several answers may not belong together: once more, in one piece
+    in_pieces = transfer(url, part, size, watcher, patience)
+    if in_pieces and file_digest(part) != sha256:
+        # an old piece may be damaged, or the server's file may have changed between two pieces
         watcher.note(f"the pieces of {path.name} do not fit together, starting again")
         part.unlink()
         transfer(url, part, size, watcher, patience)
@@ -73,16 +75,17 @@ def download(
     rename_durably(part, path)
 
 
-def transfer(url: str, part: Path, size: int, watcher: Watcher, patience: Patience) -> int:
-    """Ask until ``part`` holds ``size`` bytes; the number of pieces, from earlier calls too, that it is made of."""
+def transfer(url: str, part: Path, size: int, watcher: Watcher, patience: Patience) -> bool:
+    """Ask until ``part`` holds ``size`` bytes; whether several answers, or an earlier call, had a share in them."""
     if length(part) > size:
         part.unlink()
-    pieces = int(length(part) > 0)
+    in_pieces = length(part) > 0
     fruitless = 0
     for _ in range(patience.requests):
         before = length(part)
         if before == size:
-            return pieces
+            return in_pieces
+        in_pieces |= before > 0
         reason = "the connection was cut off"
         try:
             request(url, part, before, size, watcher, patience.timeout)
@@ -91,19 +94,18 @@ def transfer(url: str, part: Path, size: int, watcher: Watcher, patience: Patien
             if error.code == OUT_OF_RANGE and before:
                 part.unlink()  # what is there is not the beginning of what the server has
             elif error.code not in PASSING:
-                raise DownloadError(f"{url} answers {error.code} {error.reason}") from None
-            reason = f"the answer is {error.code} {error.reason}"
+                raise DownloadError(f"{url} answers {error.code} {one_line(error.reason)}") from None
+            reason = f"the answer is {error.code} {one_line(error.reason)}"
         except NETWORK_ERRORS as error:
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            reason = one_line(getattr(error, "reason", error)) or type(error).__name__
         gained = length(part) - before
-        pieces += gained > 0
         fruitless = 0 if gained > 0 else fruitless + 1
         if fruitless == patience.attempts:
             break
         if fruitless:
             time.sleep(patience.pause * 2 ** (fruitless - 1))
     if length(part) == size:
-        return pieces
+        return in_pieces
     raise DownloadError(f"{url} could not be downloaded: {reason} with {length(part)} of {size} bytes there")
 
 
@@ -118,19 +120,14 @@ def request(url: str, part: Path, have: int, size: int, watcher: Watcher, timeou
             raise DownloadError(f"{url} announces {total} bytes, expected {size}")
         if start not in (0, have):
             raise DownloadError(f"{url} answers with the bytes from {start} on, asked from {have} on")
-        with part.open("r+b" if start else "wb") as file:
+        with naming(part), part.open("r+b" if start else "wb") as file:
             done = file.seek(start)
-            try:
-                while chunk := response.read(CHUNK):
-                    done += len(chunk)
-                    if done > size:
-                        raise DownloadError(f"{url} sends more than the {size} bytes expected")
-                    with naming(part):
-                        file.write(chunk)
-                    watcher.progress(part.stem, done, size)
-            finally:
-                file.flush()
-                os.fsync(file.fileno())
+            while chunk := response.read(CHUNK):
+                done += len(chunk)
+                if done > size:
+                    raise DownloadError(f"{url} sends more than the {size} bytes expected")
+                file.write(chunk)
+                watcher.progress(part.stem, done, size)
 
 
 def extent(response: http.client.HTTPResponse, url: str) -> tuple[int, int | None]:
@@ -144,6 +141,11 @@ def extent(response: http.client.HTTPResponse, url: str) -> tuple[int, int | Non
         return int(start), int(last) + 1 if total == "*" else int(total)
     announced = response.headers.get("Content-Length", "")
     return 0, int(announced) if announced.isdecimal() else None
+
+
+def one_line(text: object) -> str:
+    """What others say, fit to stand in a sentence and safe to print."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())[:200]
 
 
 def length(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import os
@@ -15,6 +16,7 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 LARGEST = 1 << 30  # bytes; the largest file of a data set that we know holds 47 million
 
 
@@ -46,7 +48,9 @@ def file_digest(path: Path) -> str:
 
 
 def rename_durably(temporary: Path, path: Path) -> None:
-    """Give a file that is whole and on disk its final name, and put the name on disk too."""
+    """Put a whole file on disk, give it its final name, and put the name on disk too."""
+    with temporary.open("r+b") as file:
+        os.fsync(file.fileno())
     temporary.replace(path)
     if sys.platform != "win32":
         folder = os.open(path.parent, os.O_RDONLY)
@@ -62,7 +66,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.filename is None and error.errno in DISK_ERRORS:
             error.filename = str(path)
         raise
 
@@ -75,11 +79,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with naming(path), temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        rename_durably(temporary, path)
+        with naming(path):
+            with temporary.open("wb") as file:
+                yield file
+            rename_durably(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

