@@ -278,8 +278,9 @@ def test_folder_of_many_kinds_becomes_rgb(tmp_path):
     ):
         paint(tmp_path / "grey" / f"{number}.{suffix}", (102, 102, 102), mode=mode)
         paint(tmp_path / "black" / f"{number}.{suffix}", (0, 0, 0), mode=mode)
-    transparent = Image.new("P", (9, 9))
-    transparent.save(tmp_path / "black" / "transparent.png", transparency=bytes(9))
+    transparent = Image.fromarray(numpy.arange(9, dtype=numpy.uint8).reshape(3, 3))
+    transparent.putpalette(bytes(3 * 9))
+    transparent.save(tmp_path / "black" / "transparent.png", transparency=bytes(range(100, 109)))
     data = load_folder(tmp_path)
     images = torch.cat((data.train.images, data.test.images)).float()
     labels = torch.cat((data.train.labels, data.test.labels))
@@ -418,8 +419,7 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert order(0, 2) != order(0, 1)
     assert order(0, 0) == first
     assert first != sorted(first)
-    # the same on every machine and with every release: a run resumed elsewhere goes on as it would have gone on here
-    assert first[:5] == Batches(samples=1000, batch=5, seed=0).indices(0, 0).tolist()
+    assert first[:5] == [760, 675, 215, 450, 20]  # elsewhere and later too: a run resumed there goes on in this order
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,6 @@ def download(
 
 def transfer(url: str, part: Path, size: int, watcher: Watcher, patience: Patience) -> bool:
     """Ask until ``part`` holds ``size`` bytes; whether several answers, or an earlier call, had a share in them."""
-    if length(part) > size:
-        part.unlink()
     in_pieces = length(part) > 0
     fruitless = 0
     for _ in range(patience.requests):
