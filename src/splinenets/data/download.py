@@ -24,7 +24,7 @@ NETWORK_ERRORS = (URLError, http.client.HTTPException, ConnectionError, TimeoutE
 
 
 class DownloadError(OSError):
-    """A download that cannot succeed: asking again would not help."""
+    """A download that failed, in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
