@@ -7,6 +7,7 @@ import sys
 import typer
 
 from . import __version__
+from .commands import data
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -14,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 
 @app.callback(invoke_without_command=True)
