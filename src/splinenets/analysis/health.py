@@ -1,0 +1,304 @@
+"""Are positions alive? How they are spread in each layer, what is wrong with them, and what to try."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..regularizer import conditional_entropy, entropy, join, sum_by_class
+from ..tables import text_table
+
+# Verdict -> what it means and what to try; the numbers are those of the paper's figure 4, where each is drawn.
+ADVICE = {
+    "healthy": "",
+    "constant": "figure 4 (2): all samples share one position, so this is a plain layer; "
+    "use standardised projections (no 'raw' in the spec) or raise utilization",
+    "binary": "figure 4 (1): samples gather at two positions, and the spline between them is idle; "
+    "lower the sigmoid's slope (slope= in the spec) or raise utilization",
+    "shifting": "figure 4 (3): all samples move together from epoch to epoch, and no knot keeps its samples; "
+    "lower the learning rate or use standardised projections (no 'raw' in the spec)",
+    "under-used": "figure 4 (4): samples use less than half of the spline; raise utilization",
+}
+FEWEST = 16  # samples, below which a distribution cannot be judged
+SATURATED = 0.02  # from an end, where the sigmoid has lost 92% of its slope
+NARROW = 0.05  # a constant position: nine samples of ten lie within this
+SEPARATED = 5.0  # a binary position: two groups stand this many of their deviations apart, ..
+APART = 0.2  # .. and this far
+USED = 0.5  # an under-used spline: samples spread over less than this share of it
+MOVED = 0.1  # a shifting position: the mean has moved this far, ..
+DIRECTED = 0.9  # .. and correlates this well with time
+LEVELS = 65  # quantiles by which distributions are compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerHealth:
+    """One layer's positions, means over its coordinates."""
+
+    layer: str
+    coordinates: int
+    entropy: float  # as a fraction of its maximum: 1 for uniform positions, 0 for a constant
+    deviation: float  # standard deviation over samples; 0.289 for uniform positions
+    saturated: float  # share of samples within 0.02 of an end; 0.04 for uniform positions
+    information: float | None  # mutual information with the labels, in bits
+    drift: float | None  # how far samples moved on average since the last epoch, as distributions
+    ailing: float  # share of coordinates that are not healthy
+    verdict: str
+    quantiles: Tensor = field(repr=False, compare=False)  # (LEVELS, coordinates), for the next epoch's drift
+
+    @property
+    def advice(self) -> str:
+        """What the verdict means, and what to try."""
+        return ADVICE[self.verdict]
+
+    def row(self) -> dict[str, Any]:
+        """Plain values, as JSON knows them."""
+        names = (
+            "layer",
+            "coordinates",
+            "entropy",
+            "deviation",
+            "saturated",
+            "information",
+            "drift",
+            "ailing",
+            "verdict",
+        )
+        return {name: getattr(self, name) for name in names} | {"advice": self.advice}
+
+
+@dataclass(frozen=True)
+class Health:
+    """The health of every layer; prints as a table."""
+
+    layers: tuple[LayerHealth, ...]
+
+    @property
+    def ailing(self) -> tuple[LayerHealth, ...]:
+        """The layers that are not healthy."""
+        return tuple(layer for layer in self.layers if layer.verdict != "healthy")
+
+    def __getitem__(self, name: str) -> LayerHealth:
+        for layer in self.layers:
+            if layer.layer == name:
+                return layer
+        raise KeyError(f"no layer {name!r}, choose from {[layer.layer for layer in self.layers]}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict of plain values for each layer."""
+        return [layer.row() for layer in self.layers]
+
+    def to_json(self) -> str:
+        """The rows as JSON."""
+        return json.dumps(self.rows(), indent=1)
+
+    def __str__(self) -> str:
+        head = ("layer", "positions", "entropy", "deviation", "saturated", "bits", "drift", "ailing", "verdict")
+        body = [
+            (
+                layer.layer,
+                str(layer.coordinates),
+                f"{layer.entropy:.0%}",
+                f"{layer.deviation:.3f}",
+                f"{layer.saturated:.0%}",
+                "-" if layer.information is None else f"{layer.information:.2f}",
+                "-" if layer.drift is None else f"{layer.drift:.3f}",
+                f"{layer.ailing:.0%}",
+                layer.verdict,
+            )
+            for layer in self.layers
+        ]
+        verdicts = dict.fromkeys(layer.verdict for layer in self.ailing)
+        return "\n".join([text_table(head, body), *(f"{v}: {ADVICE[v]}" for v in verdicts)])
+
+
+History = Sequence["Mapping[str, Tensor] | Health"]
+
+
+@torch.no_grad()
+def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, history: History | None = None) -> Health:
+    """Judge positions {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of some hundred samples or more.
+
+    labels   (N,), to measure what positions tell about them
+    history  what earlier epochs had, oldest first: their positions, or the reports made of them; tells drift
+    """
+    joined, sizes = join(positions)
+    samples = joined.shape[0]
+    if samples < FEWEST:
+        raise ValueError(f"health needs {FEWEST} samples or more to judge how they are spread, got {samples}")
+    past = [h if isinstance(h, Health) else health(h) for h in history or ()]
+    group = _groups(labels, samples, joined.device)
+    measures = _measure(joined, group)
+    parts = {name: torch.split(m, sizes, -1) for name, m in measures.items()}
+    layers = []
+    for i, name in enumerate(positions):
+        own = {key: part[i] for key, part in parts.items()}
+        before = [report[name].quantiles for report in past if any(layer.layer == name for layer in report.layers)]
+        quantiles = own["quantiles"].cpu()
+        codes = _judge(own, _shifting(name, [*before, quantiles], samples).to(joined.device))
+        layers.append(
+            LayerHealth(
+                layer=name,
+                coordinates=sizes[i],
+                entropy=float(own["entropy"].mean()),
+                deviation=float(own["deviation"].mean()),
+                saturated=float(own["saturated"].mean()),
+                information=None if labels is None else float(own["information"].mean()),
+                drift=float((quantiles - before[-1]).abs().mean()) if before else None,
+                ailing=float((codes > 0).float().mean()),
+                verdict=_commonest(codes),
+                quantiles=quantiles,
+            )
+        )
+    return Health(tuple(layers))
+
+
+def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor:
+    if labels is None:
+        return torch.zeros(samples, dtype=torch.long, device=device)
+    if labels.shape != (samples,) or labels.dtype.is_floating_point:
+        raise ValueError(
+            f"labels must be integers, one for each of {samples} samples, got {labels.dtype} {tuple(labels.shape)}"
+        )
+    if int(labels.min()) < 0:
+        raise ValueError(f"labels must be 0 or more, got {int(labels.min())}")
+    return labels.to(device).long()
+
+
+def _measure(position: Tensor, group: Tensor) -> dict[str, Tensor]:
+    """What the verdicts rest on, for each coordinate: (N, C), (N,) -> {name: (C,)}, and quantiles (LEVELS, C)."""
+    samples = position.shape[0]
+    spread, bins = _spread(position)
+    ordered = position.sort(0).values
+    levels = torch.linspace(0, samples - 1, LEVELS, device=position.device).round().long()
+    within, gap, smaller = _split_in_two(ordered)
+    return {
+        "entropy": spread / math.log(bins),
+        "used": spread.exp() / bins,
+        "deviation": position.std(0, correction=0),
+        "saturated": ((position < SATURATED) | (position > 1 - SATURATED)).to(position.dtype).mean(0),
+        "information": _told(position, group) / math.log(2),
+        "range": ordered[int(0.95 * (samples - 1))] - ordered[math.ceil(0.05 * (samples - 1))],
+        "within": within,
+        "gap": gap,
+        "smaller": smaller,
+        "quantiles": ordered[levels],
+    }
+
+
+# Few samples make histograms look more ordered than they are. Against this: fewer bins, and Miller and Madow's
+# correction, (occupied bins - 1) / (2 * samples) for each entropy.
+
+
+def _spread(position: Tensor) -> tuple[Tensor, int]:
+    """H(position) in nats, (N, C) -> (C,), and the number of bins it was counted in."""
+    samples = position.shape[0]
+    bins = max(4, min(50, samples // 8))
+    counts = _count(position, torch.zeros_like(position[:, 0], dtype=torch.long), 1, bins)[0]
+    occupied = (counts > 0).sum(-1)
+    return (entropy(counts) + (occupied - 1) / (2 * samples)).clamp(0, math.log(bins)), bins
+
+
+def _told(position: Tensor, group: Tensor) -> Tensor:
+    """I(position; label) in nats: (N, C), (N,) -> (C,)."""
+    samples = position.shape[0]
+    per_class = torch.bincount(group).to(position.dtype)
+    classes = int((per_class > 0).sum())
+    bins = max(2, min(50, samples // (5 * classes)))
+    counts = _count(position, group, len(per_class), bins)
+    whole = counts.sum(0)
+    surplus = (counts > 0).sum((0, -1)) - (whole > 0).sum(-1) - classes + 1
+    return (entropy(whole) - conditional_entropy(counts, per_class) - surplus / (2 * samples)).clamp(min=0)
+
+
+def _count(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
+    """A plain histogram for each group: (N, C), (N,) -> (groups, C, bins)."""
+    cell = (position * bins).long().clamp(max=bins - 1)
+    return sum_by_class(torch.ones_like(position).unsqueeze(0), cell, group, groups, bins)
+
+
+def _split_in_two(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best two groups of sorted positions: their deviation, distance and smaller share: (N, C) -> 3 x (C,)."""
+    samples = ordered.shape[0]
+    x = ordered.double()
+    left = torch.arange(1, samples, device=x.device, dtype=x.dtype).unsqueeze(1)
+    sums = x.cumsum(0)
+    low, high = sums[:-1] / left, (sums[-1] - sums[:-1]) / (samples - left)
+    between = left * (samples - left) * (high - low).square() / samples**2
+    best, where = between.max(0)
+    within = (x.var(0, correction=0) - best).clamp(min=0).sqrt()
+    gap = (high - low).gather(0, where.unsqueeze(0)).squeeze(0)
+    share = (where + 1).double() / samples
+    return within, gap, torch.minimum(share, 1 - share)
+
+
+def _shifting(name: str, quantiles: Sequence[Tensor], samples: int) -> Tensor:
+    """Which coordinates move steadily from epoch to epoch: epochs x (LEVELS, C) -> (C,)."""
+    shapes = [q.shape[1] for q in quantiles]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"the history of {name!r} has {shapes[0]} positions a sample, now there are {shapes[-1]}")
+    if len(quantiles) < 2:
+        return torch.zeros(shapes[0], dtype=torch.bool)
+    mean = torch.stack([q.double().mean(0) for q in quantiles])  # (epochs, C)
+    time = torch.linspace(-1, 1, len(mean), dtype=mean.dtype).unsqueeze(1)
+    centred = mean - mean.mean(0)
+    slope = (time * centred).sum(0) / time.square().sum()
+    correlation = slope.abs() * time.norm() / centred.norm(dim=0).clamp(min=1e-12)
+    # two batches of samples differ by chance: five times their standard error does not come by chance
+    chance = 5 * quantiles[-1].double().std(0) * math.sqrt(2 / samples)
+    return torch.logical_and(correlation >= DIRECTED, 2 * slope.abs() >= chance.clamp(min=MOVED))
+
+
+def _judge(own: Mapping[str, Tensor], shifting: Tensor) -> Tensor:
+    """The verdict on each coordinate, as its place in ``ADVICE``: (C,)."""
+    places = {verdict: i for i, verdict in enumerate(ADVICE)}
+    binary = (own["gap"] >= SEPARATED * own["within"]) & (own["gap"] >= APART) & (own["smaller"] >= 0.05)
+    codes = torch.zeros_like(binary, dtype=torch.long)
+    # what stands below outranks what stands above
+    codes = codes.masked_fill(own["used"] < USED, places["under-used"])
+    codes = codes.masked_fill(binary, places["binary"])
+    codes = codes.masked_fill(own["range"] < NARROW, places["constant"])
+    return codes.masked_fill(shifting, places["shifting"])
+
+
+def _commonest(codes: Tensor) -> str:
+    """A layer is as most of its coordinates are: healthy unless more than half of them ail, then as the most ail."""
+    counts = torch.bincount(codes, minlength=len(ADVICE)).tolist()
+    ailing = counts[1:]
+    place = 0 if sum(ailing) <= counts[0] else 1 + ailing.index(max(ailing))
+    return list(ADVICE)[place]
+
+
+class PositionWarning(UserWarning):
+    """Positions of a layer have stopped doing anything useful."""
+
+
+class Watch:
+    """Call it with each epoch's positions: it remembers them, and warns once of every layer that ails.
+
+    ``report = watch(positions, labels)``
+    """
+
+    def __init__(self, remember: int = 5) -> None:
+        if remember < 1:
+            raise ValueError(f"remember must be 1 epoch or more, got {remember}")
+        self.remember = remember
+        self.history: list[Health] = []
+        self.warned: set[str] = set()
+
+    def __call__(self, positions: Mapping[str, Tensor], labels: Tensor | None = None) -> Health:
+        """The health of this epoch, with drift since the earlier ones."""
+        report = health(positions, labels, self.history)
+        self.history = [*self.history, report][-self.remember :]
+        for layer in report.ailing:
+            if layer.layer not in self.warned:
+                self.warned.add(layer.layer)
+                message = f"positions of {layer.layer!r} are {layer.verdict}: {layer.advice}"
+                warnings.warn(message, PositionWarning, stacklevel=2)
+        return report

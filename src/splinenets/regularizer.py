@@ -1,0 +1,334 @@
+"""Mutual information between positions and labels: soft bins, entropies, and the regulariser made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from .basis import compact_basis
+from .collectives import sum_over_ranks
+from .path import Positions
+
+Weight: TypeAlias = float | Callable[[float], float]
+
+ESTIMATORS = ("bins", "kernel")
+ROUNDING = 0.01  # bf16 puts 1.0078 next to 1, so a position may lie that far outside [0, 1]
+NOTHING = 2.0**-53  # what float64 cannot add to 1
+
+
+def soft_bins(position: Tensor, bins: int, bin_slope: float) -> Tensor:
+    """How far each bin counts a position as its own: (...) -> (..., bins).
+
+    U = sigmoid((1 - z^2) ln v) with z = 2 (position - centre) / width and v the slope: nearly 1 inside the bin, 1/2 at
+    its edges, nearly 0 outside. As printed in the paper, 1 - 1 / (1 + v^(z^2)), U is 1/2 at the centre and 1 outside,
+    the opposite of its description.
+    """
+    centre = (torch.arange(bins, device=position.device, dtype=position.dtype) + 0.5) / bins
+    z = 2 * (position.unsqueeze(-1) - centre) * bins
+    return torch.sigmoid((1 - z.square()) * math.log(bin_slope))
+
+
+def bins_in_reach(bins: int, bin_slope: float) -> int:
+    """How many bins to either side can see a position: farther ones count less of it than float64 can add to 1."""
+    farthest_z = math.sqrt(1 - math.log(NOTHING) / math.log(bin_slope))
+    return min(math.ceil((farthest_z - 1) / 2), bins - 1)
+
+
+def soft_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bin_slope: float) -> Tensor:
+    """``soft_bins`` summed over the samples of each class: (N, C), (N,) -> (classes, C, bins).
+
+    Only the few bins within reach are computed: three of 50 at slope 100.
+    """
+    reach = bins_in_reach(bins, bin_slope)
+    home = (position.detach() * bins).floor().clamp(0, bins - 1)  # the bin a position lies in; both ends lie in one
+    shifts = torch.arange(-reach, reach + 1, device=position.device).view(-1, 1, 1)
+    z = (2 * bins * position - (2 * home + 1)) - 2 * shifts
+    values = torch.sigmoid((1 - z.square()) * math.log(bin_slope))
+    # as many cells beyond either end take what no bin counts
+    cells = sum_by_class(values, home.long(), labels, classes, bins + 2 * reach)
+    return cells[..., reach : reach + bins]
+
+
+def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bandwidth: float) -> Tensor:
+    """A kernel density at the bins' centres, summed over the samples of each class: (N, C), (N,) -> (classes, C, bins).
+
+    Every sample spreads 1 over the bins, as a Gaussian that is reflected at 0 and 1. It is first shared out by cubic
+    B-splines between the four nearest of bins + 3 nodes, then one matrix smooths the nodes, so the cost does not grow
+    with the bandwidth. A cubic B-spline has the variance of a third of its squared spacing; the Gaussian has the rest.
+    """
+    values, first = compact_basis(position, bins + 3, 3)
+    nodes = sum_by_class(values.movedim(-1, 0), first, labels, classes, bins + 3)
+    return nodes @ _smoothing(bins, bandwidth).to(nodes)
+
+
+def sum_by_class(values: Tensor, first: Tensor, labels: Tensor, classes: int, cells: int) -> Tensor:
+    """Add values to the cells first, first + 1, ..: (A, N, C), (N, C), (N,) -> (classes, C, cells)."""
+    neighbours, _, coordinates = values.shape
+    row = labels.unsqueeze(1) * coordinates + torch.arange(coordinates, device=labels.device)
+    index = (row * cells + first) + torch.arange(neighbours, device=labels.device).view(-1, 1, 1)
+    empty = values.new_zeros(classes * coordinates * cells)
+    return empty.index_add(0, index.flatten(), values.flatten()).view(classes, coordinates, cells)
+
+
+@lru_cache
+def _smoothing(bins: int, bandwidth: float) -> Tensor:
+    """(bins + 3, bins): the share of each node in each bin, rows summing to 1."""
+    node = (torch.arange(bins + 3, dtype=torch.float64) - 1).unsqueeze(1) / bins
+    centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
+    variance = bandwidth**2 - 1 / (3 * bins**2)
+    images = range(-math.ceil(4 * bandwidth), math.ceil(4 * bandwidth) + 1)  # mirrors at both ends repeat every 2
+    distances = torch.stack([centre - 2 * i - side * node for i in images for side in (1, -1)])
+    density = torch.exp(-distances.square() / (2 * variance)).sum(0)
+    return density / density.sum(1, keepdim=True)
+
+
+def entropy(histogram: Tensor) -> Tensor:
+    """H = -sum_b p_b log p_b in nats, of histograms to be normalised: (..., bins) -> (...); 0 for an empty one."""
+    tiny = torch.finfo(histogram.dtype).tiny
+    p = histogram / histogram.sum(-1, keepdim=True).clamp(min=tiny)
+    # an empty bin adds 0, and its gradient stays finite
+    return -(p * p.clamp(min=tiny).log()).sum(-1).clamp(min=-math.log(histogram.shape[-1]))
+
+
+def conditional_entropy(histogram: Tensor, counts: Tensor) -> Tensor:
+    """H(position | label) = sum_c P(c) H(position | c): (classes, C, bins), (classes,) -> (C,)."""
+    share = counts / counts.sum().clamp(min=1)
+    return share @ entropy(histogram)
+
+
+def view_entropy(position: Tensor, views: int, bins: int) -> Tensor:
+    """An upper bound of H(position | input) in nats, from several views of each input: (views * N, C) -> (C,).
+
+    InfoGAN bounds I(code; x) = H(code) - H(code | x) by H(code) + E log Q(code | x) with a Gaussian Q. So do we; but
+    positions are computed from the input, so Q needs no network of its own: its mean is the mean over the views of an
+    input, its variance that of the views around it. One bin's width is as fine as we look, so that views which agree
+    have the entropy 0: H = 1/2 log(1 + 2 pi e (bins * deviation)^2).
+    """
+    split = position.view(views, len(position) // views, -1)
+    scatter = sum_over_ranks((split - split.mean(0)).square().sum((0, 1)))
+    inputs = sum_over_ranks(scatter.new_tensor(split.shape[1]))
+    variance = scatter / (inputs * (views - 1)).clamp(min=1)
+    return 0.5 * torch.log1p(2 * math.pi * math.e * bins**2 * variance)
+
+
+@dataclass(frozen=True)
+class Information:
+    """What positions tell about labels (or inputs), in nats: entropies per layer, means over its coordinates."""
+
+    loss: Tensor  # the weighted sum over layers, -w_u H(position) + w_s H(position | label)
+    layers: tuple[str, ...]
+    entropy: Tensor  # (layers,), at most log(bins)
+    conditional_entropy: Tensor  # (layers,)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """H(position) - H(position | label): (layers,)."""
+        return self.entropy - self.conditional_entropy
+
+    def log(self) -> dict[str, float]:
+        """Numbers for a logger: {"loss": .., "entropy/conv1": .., "entropy/total": .., ...}."""
+        numbers = {"loss": float(self.loss.detach())}
+        for part in ("entropy", "conditional_entropy", "mutual_information"):
+            values: Tensor = getattr(self, part).detach()
+            numbers |= {f"{part}/{name}": v for name, v in zip(self.layers, values.tolist(), strict=True)}
+            numbers[f"{part}/total"] = float(values.sum())
+        return numbers
+
+
+class MutualInformation(nn.Module):
+    """The paper's regulariser: ``loss = cross_entropy + sn.MutualInformation(classes=10)(positions, labels)``.
+
+    Summed over layers, L = -utilization H(position) + specialization H(position | label), in nats; the entropies are
+    taken per spline and averaged over a layer's splines. The first term spreads samples over the splines, the second
+    gathers those of a class; with equal weights L is minus the mutual information of positions and labels.
+
+    classes         number of labels; None if you never have labels
+    bins            B, how finely positions are told apart
+    bin_slope       v, how sharply a soft bin ends (estimator "bins")
+    utilization     w_u, a number or a function of the training's progress from 0 to 1
+    specialization  w_s, likewise
+    estimator       "bins": the paper's soft quantisation; "kernel": kernel density with reflection at the ends
+    bandwidth       standard deviation of a kernel (estimator "kernel")
+    views           without labels: how many views of each input a batch holds, all of the first view, then the second
+    full_gradient   False: trains projections only; True: also features and parents, as in the paper
+    gradient_limit  the most a sample may pull at one of its positions, in weight / (samples * splines); None: anything.
+                    At a soft bin's edge the pull is several hundred, and full gradients that large ruin a network
+                    (docs/regularizer.md)
+
+    ``sn.trace`` gives positions with both gradients; a plain dict of tensors is used as it is, without a limit.
+    """
+
+    def __init__(
+        self,
+        classes: int | None,
+        bins: int = 50,
+        bin_slope: float = 100,
+        utilization: Weight = 0.05,
+        specialization: Weight = 0.05,
+        *,
+        estimator: str = "bins",
+        bandwidth: float = 0.05,
+        views: int = 1,
+        full_gradient: bool = False,
+        gradient_limit: float | None = 10,
+    ) -> None:
+        super().__init__()
+        if classes is not None and classes < 1:
+            raise ValueError(f"classes must be 1 or more (or None, without labels), got {classes}")
+        if bins < 2:
+            raise ValueError(f"bins must be 2 or more, got {bins}")
+        if not 1 < bin_slope < math.inf:
+            raise ValueError(f"bin_slope must be a number above 1, got {bin_slope}")
+        for name, weight in (("utilization", utilization), ("specialization", specialization)):
+            if not callable(weight) and not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be a weight of 0 or more, or a function of progress, got {weight}")
+        if estimator not in ESTIMATORS:
+            raise ValueError(f"unknown estimator {estimator!r}, choose from {list(ESTIMATORS)}")
+        if estimator == "kernel" and not 1 / bins <= bandwidth <= 1:
+            raise ValueError(f"bandwidth must lie between the width of a bin, 1/{bins}, and 1, got {bandwidth}")
+        if views < 1:
+            raise ValueError(f"views must be 1 or more, got {views}")
+        if gradient_limit is not None and not gradient_limit > 0:
+            raise ValueError(f"gradient_limit must be a positive number or None, got {gradient_limit}")
+        self.classes, self.bins, self.bin_slope = classes, bins, bin_slope
+        self.utilization, self.specialization = utilization, specialization
+        self.estimator, self.bandwidth, self.views = estimator, bandwidth, views
+        self.full_gradient, self.gradient_limit = full_gradient, gradient_limit
+
+    def forward(
+        self, positions: Mapping[str, Tensor], labels: Tensor | None = None, progress: float | None = None
+    ) -> Tensor:
+        """{layer: (N, S) or (N, S, dims)}, (N,) -> the loss, a scalar."""
+        return self.parts(positions, labels, progress).loss
+
+    def parts(
+        self, positions: Mapping[str, Tensor], labels: Tensor | None = None, progress: float | None = None
+    ) -> Information:
+        """The loss and what it is made of, for logging."""
+        weights = _weigh(self.utilization, progress), _weigh(self.specialization, progress)
+        limit = self.gradient_limit if isinstance(positions, Positions) else None
+        if isinstance(positions, Positions) and not self.full_gradient:
+            positions = positions.local
+        position, sizes = join(positions)
+        with torch.autocast(position.device.type, enabled=False):
+            if limit is None or not (torch.is_grad_enabled() and position.requires_grad):
+                per_layer = self._per_layer(position, sizes, labels)
+                loss = _weighted_sum(per_layer, weights)
+            else:
+                leaf = position.detach().requires_grad_()
+                per_layer = self._per_layer(leaf, sizes, labels)
+                loss = _weighted_sum(per_layer, weights)
+                loss = _limit_gradient(loss, leaf, position, limit * max(weights) / _each_coordinate(sizes, position))
+                per_layer = per_layer.detach()
+        return Information(loss, tuple(positions), *per_layer)
+
+    def _per_layer(self, position: Tensor, sizes: list[int], labels: Tensor | None) -> Tensor:
+        """H(position) and H(position | label) of each layer: (2, layers)."""
+        entropies = torch.stack(self._entropies(position, labels))
+        return torch.stack([e.mean(1) for e in torch.split(entropies, sizes, 1)], 1)
+
+    def _entropies(self, position: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+        """H(position) and H(position | label or input): (N, C), (N,) -> (C,), (C,)."""
+        samples = position.shape[0]
+        if labels is None:
+            group, groups = torch.zeros(samples, dtype=torch.long, device=position.device), 1
+        else:
+            group, groups = self._check_labels(labels, samples), self.classes or 1
+        histogram = sum_over_ranks(self._histogram(position, group, groups))
+        whole = entropy(histogram.sum(0))
+        if labels is not None:
+            counts = sum_over_ranks(torch.bincount(group, minlength=groups).to(position.dtype))
+            return whole, conditional_entropy(histogram, counts)
+        if self.views == 1:
+            return whole, torch.zeros_like(whole)  # an input decides its position: nothing remains open
+        if samples % self.views:
+            raise ValueError(f"a batch of {self.views} views must be a multiple of that, got {samples} samples")
+        return whole, view_entropy(position, self.views, self.bins)
+
+    def _histogram(self, position: Tensor, group: Tensor, groups: int) -> Tensor:
+        if self.estimator == "kernel":
+            return kernel_histogram(position, group, groups, self.bins, self.bandwidth)
+        return soft_histogram(position, group, groups, self.bins, self.bin_slope)
+
+    def _check_labels(self, labels: Tensor, samples: int) -> Tensor:
+        if self.classes is None:
+            raise ValueError("labels were given, but classes=None: say how many classes there are")
+        if labels.dim() != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
+            raise ValueError(f"labels must be integers (N,), got {labels.dtype} of shape {tuple(labels.shape)}")
+        if labels.shape[0] != samples:
+            raise ValueError(f"every sample needs one label, got {samples} positions and {labels.shape[0]} labels")
+        if samples and not torch.compiler.is_compiling():
+            low, high = (int(v) for v in labels.aminmax())
+            if low < 0 or high >= self.classes:
+                wrong = low if low < 0 else high
+                raise ValueError(f"labels must lie in 0..{self.classes - 1} for {self.classes} classes, got {wrong}")
+        return labels.long()
+
+    def extra_repr(self) -> str:
+        """Shown in the repr."""
+        how = f"bin_slope={self.bin_slope:g}" if self.estimator == "bins" else f"bandwidth={self.bandwidth:g}"
+        weights = f"utilization={self.utilization}, specialization={self.specialization}"
+        return f"classes={self.classes}, bins={self.bins}, {weights}, estimator={self.estimator!r}, {how}"
+
+
+def join(positions: Mapping[str, Tensor]) -> tuple[Tensor, list[int]]:
+    """All coordinates side by side, in float32 at least, and their number per layer: {layer: (N, ...)} -> (N, C)."""
+    if not positions:
+        raise ValueError("there are no positions: does the network have spline layers?")
+    for name, position in positions.items():
+        if position.dim() < 2 or not position.dtype.is_floating_point:
+            got = f"{position.dtype} {tuple(position.shape)} in {name!r}"
+            raise ValueError(f"positions must be floats (N, S) or (N, S, dims), got {got}")
+    sizes = {name: p.shape[0] for name, p in positions.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"all layers must have positions of the same samples, got batch sizes {sizes}")
+    flat = [p.flatten(1).to(torch.promote_types(p.dtype, torch.float32)) for p in positions.values()]
+    joined = torch.cat(flat, 1)
+    if joined.numel() and not torch.compiler.is_compiling():
+        low, high = joined.detach().aminmax()
+        if not (float(low) >= -ROUNDING and float(high) <= 1 + ROUNDING):
+            name, wrong = _first_outside(positions)
+            raise ValueError(f"positions must lie in [0, 1], got {wrong:g} in {name!r}")
+    return joined.clamp(0, 1), [f.shape[1] for f in flat]
+
+
+def _first_outside(positions: Mapping[str, Tensor]) -> tuple[str, float]:
+    for name, position in positions.items():
+        outside = position[~((position >= -ROUNDING) & (position <= 1 + ROUNDING))]
+        if outside.numel():
+            return name, float(outside[0])
+    raise AssertionError("all positions lie inside")
+
+
+def _weighted_sum(per_layer: Tensor, weights: tuple[float, float]) -> Tensor:
+    """Sum over layers of -w_u H(position) + w_s H(position | label): (2, layers) -> ()."""
+    return (weights[1] * per_layer[1] - weights[0] * per_layer[0]).sum()
+
+
+def _limit_gradient(loss: Tensor, leaf: Tensor, position: Tensor, limit: Tensor) -> Tensor:
+    """A loss of ``leaf`` as one of ``position`` with the same value and each sample's gradient bounded: limit (C,)."""
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    ranks, samples = sum_over_ranks(leaf.new_tensor([1, len(leaf)]))
+    # what a rank has here is the gradient of the sum of all ranks' losses, of which DDP will take the mean
+    bound = limit * ranks / samples.clamp(min=1)
+    return loss.detach() + ((position - leaf.detach()) * gradient.clamp(-bound, bound)).sum()
+
+
+def _each_coordinate(sizes: list[int], like: Tensor) -> Tensor:
+    """The number of coordinates of the layer to which each coordinate belongs: (C,)."""
+    counts = torch.tensor(sizes, device=like.device)
+    return counts.repeat_interleave(counts).to(like.dtype)
+
+
+def _weigh(weight: Weight, progress: float | None) -> float:
+    if not callable(weight):
+        return float(weight)
+    if progress is None:
+        raise ValueError("a weight is a function of progress, so call with progress=, from 0 to 1")
+    return float(weight(progress))
