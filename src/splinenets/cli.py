@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from . import __version__
-from .commands import data
+from .commands import data, train
+from .stopped import Stopped
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -18,6 +20,16 @@ app = typer.Typer(
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 
+TRAIN_EXAMPLES = (
+    "Examples: [bold]splinenets train demo[/bold], "
+    "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
+    "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
+)
+EVALUATE_EXAMPLES = "Example: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold]"
+app.command(epilog=TRAIN_EXAMPLES)(train.train)
+app.command(epilog=EVALUATE_EXAMPLES)(train.evaluate)
+
+
 @app.callback(invoke_without_command=True)
 def options(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
     """SplineNets: CNN layers whose weights lie on B-splines."""
@@ -26,10 +38,12 @@ def options(version: bool = typer.Option(False, "--version", help="Show the vers
         raise typer.Exit
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
     try:
-        app()
-    except (ValueError, OSError) as error:
-        typer.echo(f"splinenets: {error}", err=True)
-        sys.exit(2)
+        app(arguments)
+    except (ValueError, OSError, Stopped) as error:
+        # with several ranks, one a machine speaks
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            typer.echo(f"splinenets: {error}", err=True)
+        sys.exit(getattr(error, "exit_code", 2))
