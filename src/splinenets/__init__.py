@@ -3,6 +3,8 @@
 from . import data, models
 from .basis import bspline_basis
 from .convert import Conversion, convert
+from .cost import Cost, cost
+from .fold import collapse, fold_batchnorm
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, trace
@@ -12,6 +14,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Conversion",
+    "Cost",
     "Positions",
     "SplineConv1d",
     "SplineConv2d",
@@ -21,9 +24,12 @@ __all__ = [
     "SplineSpec",
     "Tree",
     "bspline_basis",
+    "collapse",
     "connect",
     "convert",
+    "cost",
     "data",
+    "fold_batchnorm",
     "models",
     "strategy",
     "trace",

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import data
+from .commands import data, profile
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 
