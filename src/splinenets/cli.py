@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import data, train
+from .commands import data, profile, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -17,17 +17,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
+app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
+app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
-
-
-TRAIN_EXAMPLES = (
-    "Examples: [bold]splinenets train demo[/bold], "
-    "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
-    "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
-)
-EVALUATE_EXAMPLES = "Example: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold]"
-app.command(epilog=TRAIN_EXAMPLES)(train.train)
-app.command(epilog=EVALUATE_EXAMPLES)(train.evaluate)
 
 
 @app.callback(invoke_without_command=True)

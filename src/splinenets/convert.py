@@ -87,7 +87,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     """
     if spread < 0:
         raise ValueError(f"spread must be 0 or more, got {spread}")
-    net = copy.deepcopy(model)
+    net = copy_network(model)
     names = _names(net)
     specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))
     reach = _follow(net, [m for m in names if specs[m][0]], example)
@@ -111,6 +111,24 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         _calibrate(net, example)
     net.conversion = conversion  # type: ignore[assignment]
     return net
+
+
+def copy_network(net: Net) -> Net:
+    """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
+    memo: dict[int, Any] = {}
+
+    def note(value: Any) -> None:
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            memo[id(value)] = value.detach().clone()
+        elif isinstance(value, dict | list | tuple):
+            for part in value.values() if isinstance(value, dict) else value:
+                note(part)
+
+    for module in net.modules():
+        for name, value in module.__dict__.items():
+            if name not in ("_parameters", "_modules"):
+                note(value)
+    return copy.deepcopy(net, memo)
 
 
 def _names(net: nn.Module) -> dict[nn.Module, list[str]]:
@@ -201,7 +219,7 @@ def _spline_class(module: nn.Module) -> type[SplineLayer]:
     if type(module) is torch_type:
         return SPLINES[torch_type]
     # a subclass that computes what its parent computes keeps its other methods
-    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {})
+    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {"torch_layer": type(module)})
 
 
 def _make_spline(

@@ -25,6 +25,7 @@ class SplineLayer(Level):
     output   = operation(x, weights) + bias
     """
 
+    torch_layer: type[nn.Module]  # whose place this layer takes
     weight: Any  # a Parameter, or None where knots are independent
     bias: Any  # a Parameter, or None
     channel_dim: int
@@ -37,6 +38,7 @@ class SplineLayer(Level):
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
         self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
+        self.projection.train(self.training)
         if not spec.centered:
             self.knots.data += weight.data.flatten(1)
             self.weight = None
@@ -130,6 +132,7 @@ class SplineLinear(SplineLayer, nn.Linear):
     input_size  the dimensions between samples and features, () for (N, in); only dot projections need it
     """
 
+    torch_layer = nn.Linear
     channel_dim = -1
 
     def __init__(
@@ -180,7 +183,6 @@ class SplineLinear(SplineLayer, nn.Linear):
 class SplineConv(SplineLayer):
     """What spline convolutions of any dimension share."""
 
-    torch_layer: type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]
     spatial: int  # 1, 2 or 3
     channel_dim = 1
 
@@ -213,7 +215,7 @@ class SplineConv(SplineLayer):
     ) -> None:
         spec = SplineSpec.parse(spec)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
-        self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)  # type: ignore[arg-type]
+        self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
         self.reset_knots()
 

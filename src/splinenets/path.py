@@ -193,8 +193,7 @@ def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
 
 def join(net: nn.Module, order: list[Level]) -> None:
     """Give a network one path, which passes its levels in this order; a level may come several times."""
-    for module in net.modules():
-        _remove_hooks(module)
+    remove_path(net)
     path = Path()
     levels = [m for m in net.modules() if isinstance(m, Level)]
     for level in levels:
@@ -207,11 +206,13 @@ def join(net: nn.Module, order: list[Level]) -> None:
         net.register_forward_hook(path.leave, always_call=True)
 
 
-def _remove_hooks(module: nn.Module) -> None:
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), Path):
-                del hooks[key]
+def remove_path(net: nn.Module) -> None:
+    """Take away the hooks that begin and end runs, wherever in a network they are."""
+    for module in net.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), Path):
+                    del hooks[key]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Why a command ended early, without anything being wrong."""
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     """A signal stopped a command, and its work is saved; ``exit_code`` is 128 + the signal's number."""
 
     exit_code: int

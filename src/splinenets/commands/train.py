@@ -8,6 +8,12 @@ from pathlib import Path
 
 import typer
 
+TRAIN_EXAMPLES = (
+    "Examples: [bold]splinenets train demo[/bold], "
+    "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
+    "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
+)
+EVALUATE_EXAMPLES = "Example: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold]"
 SET = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe; may be given several times.")
 TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or another that Accelerate knows.")
 
@@ -25,8 +31,8 @@ def train(
 ) -> None:
     """Train a network by a recipe.
 
-    Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong input
-    ends with 2, a loss that is not finite with 3. docs/training.md has more.
+    Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
+    input ends with 2, a loss that is not finite with 3. docs/training.md has more.
     """
     from ..training.recipes import load_recipe
 
@@ -52,7 +58,7 @@ def evaluate(
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
     """Test a trained network: accuracy, loss, and the health of its positions."""
-    from ..training.evaluation import score, test_health
+    from ..training.evaluation import judge, score
     from ..training.precision import accelerate_with
     from ..training.restore import load_run
     from ..training.run import Run
@@ -65,7 +71,7 @@ def evaluate(
     if is_first_rank():
         typer.echo(f"{run}: {recipe.model} on {recipe.data}, checkpoint of step {step}")
         typer.echo(f"accuracy {result.accuracy:.2%} ({result.right} of {result.samples}), loss {result.loss:.4f}")
-        if seen := test_health(net, task, accelerator.device):
+        if seen := judge(net, task, accelerator.device):
             typer.echo(str(seen[0]))
 
 

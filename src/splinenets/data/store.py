@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from .catalog import Arrays, Known, verify
@@ -28,6 +26,8 @@ def stored_path(name: str, root: Path) -> Path:
 
 def write_stored(known: Known, arrays: Arrays, origin: str, root: Path) -> Path:
     """Verify the arrays, then store them; a file of that name is replaced at once, or stays as it was."""
+    from safetensors.torch import save
+
     path = stored_path(known.name, root)
     verify(known, arrays, origin)
     content = save({name: array.contiguous() for name, array in arrays.items()}, metadata={"origin": origin})
@@ -38,6 +38,9 @@ def write_stored(known: Known, arrays: Arrays, origin: str, root: Path) -> Path:
 
 def read_stored(known: Known, root: Path) -> tuple[dict[str, Tensor], str]:
     """The arrays of a stored data set, verified, and where they came from."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     path = stored_path(known.name, root)
     if not path.exists():
         raise FileNotFoundError(f"{known.name} is not in {root}: get it with 'splinenets data get {known.name}'")

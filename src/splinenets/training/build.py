@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +89,12 @@ def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
     Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
     and decay would make every row an average.
     """
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():
         (free if parameter.dim() < 2 or ".matching." in name else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
     return torch.optim.SGD([g for g in groups if g["params"]], lr=recipe.learning_rate, momentum=recipe.momentum)

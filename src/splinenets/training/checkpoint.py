@@ -45,7 +45,9 @@ def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, also: int | None 
         with replacing(data) as file:
             file.write(content)
         digest = hashlib.sha256(content).hexdigest()
-        write_sealed(manifest, {"format": FORMAT, "step": checkpoint.step, "tensors": digest, "state": checkpoint.state})
+        write_sealed(
+            manifest, {"format": FORMAT, "step": checkpoint.step, "tensors": digest, "state": checkpoint.state}
+        )
     except BaseException:
         if not manifest.exists():
             data.unlink(missing_ok=True)

@@ -49,22 +49,20 @@ def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500
 
 
 @torch.no_grad()
-def test_positions(net: nn.Module, task: Task, device: torch.device) -> tuple[Positions, Tensor]:
+def see_positions(net: nn.Module, task: Task, device: torch.device) -> tuple[Positions, Tensor]:
     """Where the first test images go, and their labels."""
     images = task.augment.evaluate(task.data.test.images[:JUDGED].to(device)).to(task.dtype)
-    parts = []
     with evaluating(net):
-        for some in images.split(250):
-            parts.append(trace(net, some)[1])
+        parts = [trace(net, some)[1] for some in images.split(250)]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Positions(joined), task.data.test.labels[:JUDGED].to(device)
 
 
-def test_health(
+def judge(
     net: nn.Module, task: Task, device: torch.device, history: list[dict[str, Tensor]] | None = None
 ) -> tuple[Health, Positions] | None:
     """The health of a network's positions on test images; None for a plain network or too few images."""
-    positions, labels = test_positions(net, task, device)
+    positions, labels = see_positions(net, task, device)
     if not positions or len(labels) < 16:
         return None
     # the quantiles of an earlier epoch stand for its positions: their own quantiles are themselves

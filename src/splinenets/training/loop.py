@@ -23,7 +23,7 @@ from ..path import Positions, trace
 from ..stopped import Stopped
 from .build import Task, build_regularizer
 from .diagnose import DivergedError, first_bad_layer
-from .evaluation import score, test_health
+from .evaluation import judge, score
 from .journal import Journal
 from .ranks import total
 from .recipe import Recipe
@@ -63,7 +63,7 @@ class Loop:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
     def batch(self, epoch: int, at: int) -> tuple[Tensor, Tensor]:
-        """This rank's share of a step: images (n, C, H, W) as the network wants them, labels (n,)."""
+        """The rank's share of a step: images (n, C, H, W) as the network wants them, labels (n,)."""
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
         return self.task.augment.train(self.images[chosen], generator).to(self.task.dtype), self.labels[chosen]
@@ -125,14 +125,16 @@ class Loop:
         }
         if state.best is None or result.accuracy > state.best["accuracy"]:
             state.best = {"step": state.step, "accuracy": result.accuracy}
-        if self.accelerator.is_main_process and (seen := test_health(state.net, self.task, self.device, state.quantiles)):
+        if self.accelerator.is_main_process and (seen := judge(state.net, self.task, self.device, state.quantiles)):
             report, positions = seen
             state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
             line["layers"] = [{k: v for k, v in row.items() if k != "advice"} for row in report.rows()]
             for layer in report.ailing:
                 if layer.layer not in state.warned:
                     state.warned.append(layer.layer)
-                    self.journal.watcher.note(f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}")
+                    self.journal.watcher.note(
+                        f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}"
+                    )
             self.journal.positions(positions, state.step)
         state.totals = [0.0] * len(TOTALS)
         self.journal.epoch(line, seconds, self.waited, int(samples))

@@ -24,13 +24,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def load_recipe(
-    name: str, schedule: str = DEFAULT_SCHEDULE, overrides: Sequence[str] = (), **settings: Any
-) -> Recipe:
+def load_recipe(name: str, schedule: str = DEFAULT_SCHEDULE, overrides: Sequence[str] = (), **settings: Any) -> Recipe:
     """A recipe by name or by the path of a .toml file, with one of its schedules and some fields set.
 
-    A file holds fields, and tables ``[schedule.NAME]`` of fields that belong to a schedule. ``overrides`` are texts such
-    as "epochs=3", and come last; ``settings`` that are None are left alone.
+    A file holds fields, and tables ``[schedule.NAME]`` of fields that belong to a schedule. ``overrides`` are texts
+    such as "epochs=3", and come last; ``settings`` that are None are left alone.
     """
     path = _find(name)
     values = _read(path)

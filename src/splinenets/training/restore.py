@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accelerate import PartialState
 from torch import nn
 
 from . import checkpoint
 from .build import Task, build_network, load_task
+from .precision import ranks
 from .recipe import Recipe
 from .run import Run
 from .state import restore_weights
@@ -38,4 +38,4 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     task = load_task(recipe)
     net = build_network(recipe, task)
     restore_weights(net, found)
-    return net.to(PartialState().device).eval(), task, recipe, found.step
+    return net.to(ranks().device).eval(), task, recipe, found.step

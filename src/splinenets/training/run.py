@@ -86,7 +86,9 @@ class Run:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.close()
-                raise ValueError(f"another process trains in {self.folder}: wait for it, or choose another --out") from None
+                raise ValueError(
+                    f"another process trains in {self.folder}: wait for it, or choose another --out"
+                ) from None
 
     def _same(self, recipe: Recipe) -> None:
         before, now = self.read()["recipe"], json.loads(json.dumps(recipe.as_dict()))

@@ -6,13 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from accelerate import PartialState
-
 from . import checkpoint
 from .build import build_network, build_optimizer, load_task
 from .journal import Journal
 from .loop import Loop
-from .precision import accelerate_with, resolve
+from .precision import accelerate_with, ranks, resolve
 from .ranks import on_main
 from .recipe import Recipe
 from .run import Run
@@ -48,7 +46,7 @@ def train(
         return head if found is None else head + checkpoint.pack(found)
 
     try:
-        begun = on_main(PartialState(), begin)  # the first rank alone knows the folder
+        begun = on_main(ranks(), begin)  # the first rank alone knows the folder
         accelerator = accelerate_with(begun[:16].decode().strip(), trackers, str(out))
         state = State(net.to(accelerator.device), build_optimizer(recipe, net))
         length = state.restore(checkpoint.unpack(begun[16:])) if begun[16:] else 0
