@@ -41,6 +41,8 @@ def train(
     if show:
         typer.echo(json.dumps(chosen.as_dict(), indent=1))
         return
+    from ..training.precision import ranks
+    from ..training.ranks import part
     from ..training.train import train as run_training
     from .display import Display, is_first_rank
 
@@ -49,6 +51,7 @@ def train(
         state = run_training(chosen, folder, resume=resume, trackers=tracker or (), watcher=display)
     finally:
         display.end()
+    part(ranks())
     if is_first_rank() and state.best:
         typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
 
@@ -60,6 +63,7 @@ def evaluate(
     """Test a trained network: accuracy, loss, and the health of its positions."""
     from ..training.evaluation import judge, score
     from ..training.precision import accelerate_with
+    from ..training.ranks import part
     from ..training.restore import load_run
     from ..training.run import Run
     from .display import is_first_rank
@@ -73,6 +77,7 @@ def evaluate(
         typer.echo(f"accuracy {result.accuracy:.2%} ({result.right} of {result.samples}), loss {result.loss:.4f}")
         if seen := judge(net, task, accelerator.device):
             typer.echo(str(seen[0]))
+    part(accelerator)
 
 
 def slug(model: str) -> str:

@@ -47,3 +47,10 @@ def total(ranks: Ranks, tensor: Tensor) -> Tensor:
     if ranks.num_processes > 1:
         torch.distributed.all_reduce(tensor)
     return tensor
+
+
+def part(ranks: Ranks) -> None:
+    """The end of a process that had company: nobody leaves while others still talk."""
+    if torch.distributed.is_initialized():
+        ranks.wait_for_everyone()
+        torch.distributed.destroy_process_group()
