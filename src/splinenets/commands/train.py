@@ -43,7 +43,7 @@ def train(
         return
     from ..training.precision import ranks
     from ..training.ranks import part
-    from ..training.train import train as run_training
+    from ..training.runner import train as run_training
     from .display import Display, is_first_rank
 
     display = Display(chosen.model)

@@ -5,7 +5,7 @@ from .recipe import Recipe
 from .recipes import load_recipe
 from .run import Run
 from .state import State
-from .train import train
+from .runner import train
 from .watcher import Watcher
 
 __all__ = ["Recipe", "Run", "Score", "State", "Watcher", "load_recipe", "score", "train"]

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..data.files import replacing
+from ..data.files import naming, replacing
 from .sealed import DamagedError, read_sealed, write_sealed
 
 FORMAT = 1
@@ -34,25 +34,10 @@ class Checkpoint:
 
 def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, also: int | None = None) -> None:
     """Add a checkpoint to the folder; then remove all but the last ``keep`` and that of the step ``also``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data, manifest = _paths(folder, checkpoint.step)
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
-    if manifest.exists():
-        if _whole(folder, checkpoint.step):  # stopped right after resuming: it is this one
-            return
-        manifest.unlink()  # damaged, from before a fall-back: it must not vouch for the new tensors
-    try:
-        with replacing(data) as file:
-            file.write(content)
-        digest = hashlib.sha256(content).hexdigest()
-        write_sealed(
-            manifest, {"format": FORMAT, "step": checkpoint.step, "tensors": digest, "state": checkpoint.state}
-        )
-    except BaseException:
-        if not manifest.exists():
-            data.unlink(missing_ok=True)
-        raise
-    prune(folder, checkpoint.step, keep, also)
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, checkpoint)
+        prune(folder, checkpoint.step, keep, also)
 
 
 def prune(folder: Path, last: int, keep: int, also: int | None = None) -> None:
@@ -119,6 +104,26 @@ def unpack(packed: bytes) -> Checkpoint:
     end = 8 + int.from_bytes(packed[:8], "little")
     head = json.loads(packed[8:end])
     return Checkpoint(head["step"], load(packed[end:]), head["state"])
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    data, manifest = _paths(folder, checkpoint.step)
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+    if manifest.exists():
+        if _whole(folder, checkpoint.step):  # stopped right after resuming: it is this one
+            return
+        manifest.unlink()  # damaged, from before a fall-back: it must not vouch for the new tensors
+    try:
+        with replacing(data) as file:
+            file.write(content)
+        digest = hashlib.sha256(content).hexdigest()
+        write_sealed(
+            manifest, {"format": FORMAT, "step": checkpoint.step, "tensors": digest, "state": checkpoint.state}
+        )
+    except BaseException:
+        if not manifest.exists():
+            data.unlink(missing_ok=True)
+        raise
 
 
 def _whole(folder: Path, step: int) -> bool:

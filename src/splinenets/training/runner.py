@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from accelerate import Accelerator
+from torch.distributed import DistError
 
 from . import checkpoint
 from .build import build_network, build_optimizer, load_task
@@ -18,6 +22,23 @@ from .signals import stopping
 from .state import State
 from .trackers import Trackers, check_trackers
 from .watcher import Watcher
+
+
+class LostError(ConnectionError):
+    """Another rank is gone; a launcher that allows restarts starts all of them again."""
+
+    exit_code = 1
+
+
+@contextmanager
+def watching_others(accelerator: Accelerator, journal: Journal) -> Iterator[None]:
+    """Say in one sentence that another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if accelerator.num_processes == 1 or not ("gloo" in str(error) or isinstance(error, DistError)):
+            raise
+        raise LostError(f"another worker was lost; {journal.last_saved()}") from None
 
 
 def train(
@@ -55,7 +76,7 @@ def train(
         try:
             loop = Loop(recipe, task, accelerator, state, journal)
             watcher.begin(state.step, loop.steps, recipe.batch)
-            with stopping() as stop:
+            with stopping() as stop, watching_others(accelerator, journal):
                 loop.run(stop)
         finally:
             journal.close()
