@@ -6,8 +6,8 @@ import random
 import signal
 
 import pytest
-from runs import count_calls, die_after, files, fork, outcome, recipe, train
 
+from runs import count_calls, die_after, files, fork, outcome, recipe, train
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher
 from splinenets.training.diagnose import DivergedError
@@ -108,7 +108,7 @@ def test_folder_in_use_is_left_alone(tmp_path):
     before = files(tmp_path / "run")
     with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
         train(recipe(epochs=1), tmp_path / "run")
-    with pytest.raises(ValueError, match="begun with dropout=0.5, now dropout is 0.1: resume with the same recipe"):
+    with pytest.raises(ValueError, match=r"begun with dropout=0\.5, now dropout is 0\.1: resume with the same recipe"):
         train(recipe(epochs=1, dropout=0.1), tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
     (tmp_path / "other").mkdir()

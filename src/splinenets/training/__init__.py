@@ -4,8 +4,8 @@ from .evaluation import Score, score
 from .recipe import Recipe
 from .recipes import load_recipe
 from .run import Run
-from .state import State
 from .runner import train
+from .state import State
 from .watcher import Watcher
 
 __all__ = ["Recipe", "Run", "Score", "State", "Watcher", "load_recipe", "score", "train"]

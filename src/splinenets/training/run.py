@@ -50,7 +50,10 @@ class Run:
             self._hold()
             self._same(recipe)
             return
-        if self.folder.exists() and (not self.folder.is_dir() or any(p.name != ".lock" for p in self.folder.iterdir())):
+        ours = {".lock", f".{self.description.name}.tmp"}  # what a run that was killed at its beginning may leave
+        if self.folder.exists() and (
+            not self.folder.is_dir() or any(p.name not in ours for p in self.folder.iterdir())
+        ):
             raise ValueError(f"{self.folder} is in use by something that is not a run: choose another --out")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._hold()
