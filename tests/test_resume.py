@@ -32,7 +32,7 @@ def survives(moment, folder, expected):
 
 
 def moments(calls, count, seed):
-    return random.Random(seed).sample(range(1, calls), count)
+    return random.Random(seed).sample(range(1, calls * 9 // 10), count)  # the count varies a little from run to run
 
 
 def test_resume_is_bit_exact_after_sigkill(undisturbed, tmp_path):
