@@ -1,6 +1,8 @@
 """Two ranks compute what one computes; a rank that dies is restarted and the run goes on."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -126,8 +128,13 @@ def test_killed_rank_is_restarted(number, tmp_path):
         *(str(rank), str(step), "train", "demo", *SMALL, "--out", str(tmp_path / "run")),
     ]
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, err = launcher.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        raise
+    assert launcher.returncode == 0, err
     assert time.monotonic() - began < 60
     assert [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in read(p)] == []
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

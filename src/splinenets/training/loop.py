@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import signal
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from torch import Tensor
 from ..data import Batches, seeded
 from ..path import Positions, trace
 from ..stopped import Stopped
+from .ahead import ahead
 from .build import Task, build_regularizer
 from .diagnose import DivergedError, first_bad_layer
 from .evaluation import judge, score
@@ -31,6 +34,7 @@ from .schedule import learning_rate
 from .signals import Stop
 from .state import TOTALS, State
 
+Batch: TypeAlias = tuple[Tensor, Tensor]
 REMEMBERED = 5  # epochs whose positions are compared with today's
 
 
@@ -45,14 +49,23 @@ class Loop:
         self.steps = recipe.epochs * len(self.batches)
         self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
-        self.waited = 0.0  # seconds spent on making batches in this epoch
+        self.waited = 0.0  # seconds spent on waiting for batches in this epoch
 
     def run(self, stop: Stop) -> None:
         """All steps that are left; evaluates and saves after each epoch, and saves before it stops for a signal."""
+        if self.state.step < self.steps:
+            with closing(ahead(self.batch, self.state.step, self.steps)) as batches:
+                self.train(batches, stop)
+
+    def train(self, batches: Iterator[Batch], stop: Stop) -> None:
+        """A step for each batch."""
         state, recipe, began = self.state, self.recipe, time.perf_counter()
         self.net.train()
         while state.step < self.steps:
-            stopped = self.step(*divmod(state.step, len(self.batches)), stop)
+            asked = time.perf_counter()
+            batch = next(batches)
+            self.waited += time.perf_counter() - asked
+            stopped = self.step(batch, stop)
             ended = state.step % len(self.batches) == 0
             if ended:
                 self.end_epoch(time.perf_counter() - began)
@@ -62,8 +75,9 @@ class Loop:
             if stopped and state.step < self.steps:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
-    def batch(self, epoch: int, at: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int) -> Batch:
         """The rank's share of a step: images (n, C, H, W) as the network wants them, labels (n,)."""
+        epoch, at = divmod(step, len(self.batches))
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
         return self.task.augment.train(self.images[chosen], generator).to(self.task.dtype), self.labels[chosen]
@@ -74,11 +88,10 @@ class Loop:
             return self.net(images), Positions({})
         return trace(self.net, images)
 
-    def step(self, epoch: int, at: int, stop: Stop) -> int:
+    def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
-        state, began = self.state, time.perf_counter()
-        images, labels = self.batch(epoch, at)
-        self.waited += time.perf_counter() - began
+        state, (images, labels) = self.state, batch
+        epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
         logits, positions = self.forward(images)

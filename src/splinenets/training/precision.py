@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 
@@ -25,7 +27,31 @@ def resolve(precision: str) -> str:
 
 def ranks() -> PartialState:
     """Join the other ranks if a launcher started several; on processors too, where Accelerate wants to be told so."""
+    if not PartialState._shared_state:
+        _meet_afresh()
     return PartialState(cpu=not torch.accelerator.is_available())
+
+
+def _meet_afresh() -> None:
+    """Keep workers that torchrun has restarted from the addresses of those that died.
+
+    torchrun's store outlives its workers and still holds these; workers that find them wait for the dead or give up. On
+    one machine all workers know how often they were restarted, and that sets the new addresses apart. Machines count
+    for themselves: docs/distributed.md says what to do there.
+    """
+    given = os.environ
+    restarts = int(given.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    one_machine = given.get("WORLD_SIZE") == given.get("LOCAL_WORLD_SIZE")
+    if restarts and one_machine and given.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        port = int(given["MASTER_PORT"])
+        store = dist.TCPStore(given["MASTER_ADDR"], port, is_master=False)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            dist.get_default_backend_for_device(device),
+            store=dist.PrefixStore(f"restart {restarts}", store),  # type: ignore[attr-defined]
+            rank=int(given["RANK"]),
+            world_size=int(given["WORLD_SIZE"]),
+        )
 
 
 def accelerate_with(precision: str, trackers: Sequence[str] = (), folder: str | None = None) -> Accelerator:
