@@ -1,5 +1,6 @@
 """A run that is killed and resumed ends with the same bits as one that is not."""
 
+import errno
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import pytest
 
 from runs import count_calls, die_after, files, fork, outcome, recipe, train
 from splinenets.stopped import Stopped
-from splinenets.training import Watcher
+from splinenets.training import Watcher, checkpoint
 from splinenets.training.diagnose import DivergedError
 
 
@@ -130,9 +131,29 @@ def test_one_process_at_a_time(tmp_path):
 
 def test_loss_that_is_not_finite_names_layer_and_checkpoint(tmp_path):
     wild = recipe(learning_rate=1000.0, model="static", weight_decay=10.0, epochs=9, warmup=0, anneal="steps")
-    with pytest.raises(
-        DivergedError, match=r"the loss is (nan|inf) at step \d+, epoch \d+: not finite are first .*'\w+'"
-    ) as e:
+    words = r"(the loss is (nan|inf)|weights are not finite) at step \d+, epoch \d+: first bad are .*'\w+'"
+    with pytest.raises(DivergedError, match=words) as e:
         train(wild, tmp_path / "run")
-    assert "the last good checkpoint is" in str(e.value) or "there is no checkpoint yet" in str(e.value)
+    assert "the last good checkpoint is" in str(e.value)
     assert e.value.exit_code == 3
+    last = checkpoint.read_last(tmp_path / "run/checkpoints", print)
+    assert all(tensor.isfinite().all() for name, tensor in last.tensors.items() if name.startswith("model."))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_full_disk_keeps_the_last_checkpoint(number, tmp_path, monkeypatch):
+    """One sentence that names the place; what was saved stays, and nothing half-written."""
+    done, sync = [], os.fsync
+
+    def full(file):
+        if checkpoint.steps(tmp_path / "run/checkpoints"):
+            raise OSError(number, os.strerror(number))
+        done.append(sync(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=str(tmp_path / "run")):
+            train(recipe(), tmp_path / "run")
+    assert done
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["00000002.json", "00000002.safetensors"]
+    train(recipe(), tmp_path / "run", resume=True)

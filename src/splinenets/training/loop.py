@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -67,10 +67,13 @@ class Loop:
             self.waited += time.perf_counter() - asked
             stopped = self.step(batch, stop)
             ended = state.step % len(self.batches) == 0
+            saves = ended or stopped or (recipe.checkpoint_every and state.step % recipe.checkpoint_every == 0)
+            if saves and not all(bool(p.isfinite().all()) for p in state.net.parameters()):
+                self.diverge("weights are not finite", state.step, batch[0])  # what is saved is good
             if ended:
                 self.end_epoch(time.perf_counter() - began)
                 began = time.perf_counter()
-            if ended or stopped or (recipe.checkpoint_every and state.step % recipe.checkpoint_every == 0):
+            if saves:
                 self.journal.save(state)
             if stopped and state.step < self.steps:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
@@ -101,7 +104,7 @@ class Loop:
         summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
-            self.diverge(epoch, summed / samples, images)
+            self.diverge(f"the loss is {summed / samples}", state.step + 1, images)
         loss = cross_entropy * (self.world / samples)
         information = 0.0
         if self.regularizer is not None:
@@ -153,10 +156,11 @@ class Loop:
         self.journal.epoch(line, seconds, self.waited, int(samples))
         self.waited = 0.0
 
-    def diverge(self, epoch: int, loss: float, images: Tensor) -> None:
+    def diverge(self, what: str, step: int, images: Tensor) -> NoReturn:
         """Say which layer went bad first, and where the last good weights are."""
         culprit = first_bad_layer(self.state.net, images)
+        epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
-            f"the loss is {loss} at step {self.state.step + 1}, epoch {epoch + 1}: not finite are first {culprit}; "
-            f"{self.journal.last_saved()}; try a smaller learning_rate"
+            f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
+            f"try a smaller learning_rate"
         )

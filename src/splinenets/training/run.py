@@ -131,8 +131,9 @@ class Lines:
         return self.file.tell()
 
     def close(self) -> None:
-        """Put what is there into the file, as far as that goes."""
-        self.file.close()
+        """Put what is there into the file."""
+        with naming(self.path):
+            self.file.close()
 
 
 def versions() -> dict[str, str]:
