@@ -36,12 +36,10 @@ def lenet_rows() -> Iterator[str]:
     large = cost(sn.models.lenet(128, in_channels=3, image_size=32), "static", COLOUR)
     yield "| LeNet, CIFAR-10 | parameters | MACs | LeNet-128's parameters over it | LeNet-128's MACs over it |"
     yield "|---|---|---|---|---|"
-    rows = [
-        (f"LeNet-{s}", cost(sn.models.lenet(s, in_channels=3, image_size=32), "static", COLOUR)) for s in (128, 64, 32)
-    ]
-    for spec in (f"{kind}({knots})-D-R3" for kind in "DH" for knots in (2, 3, 4, 5)):
-        rows.append((f"32 {spec}", cost(sn.models.lenet(32, in_channels=3, image_size=32), spec, COLOUR)))
-    for name, found in rows:
+    nets = {f"LeNet-{s}": (s, "static") for s in (128, 64, 32)}
+    nets |= {f"32 {kind}({knots})-D-R3": (32, f"{kind}({knots})-D-R3") for kind in "DH" for knots in (2, 3, 4, 5)}
+    for name, (s, spec) in nets.items():
+        found = cost(sn.models.lenet(s, in_channels=3, image_size=32), spec, COLOUR)
         ratios = f"{large.parameters / found.parameters:.2f} | {large.macs / found.macs:.2f}"
         yield f"| {name} | {found.parameters:,} | {found.macs:,} | {ratios} |"
 
