@@ -279,6 +279,12 @@ class OwnForward(nn.Linear):
         return super().forward(x) + 1
 
 
+def integers():
+    layer = nn.Linear(4, 4)
+    layer.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
+    return layer
+
+
 def legacy_weight_norm(layer):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -291,6 +297,7 @@ def legacy_weight_norm(layer):
         (lambda: nn.ConvTranspose1d(4, 4, 1), "transposed"),
         (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), "parametrised"),
         (lambda: legacy_weight_norm(nn.Linear(4, 4)), "computed from other parameters"),
+        (integers, "not plain floats"),
         (lambda: OwnForward(4, 4), "OwnForward has a forward of its own"),
         (lambda: nn.LazyLinear(4), "lazy"),
         (lambda: sn.SplineLinear(4, 4), "spline layer already"),

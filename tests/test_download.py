@@ -464,7 +464,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch, call):
     elif call == "replace":
         monkeypatch.setattr(Path, "replace", fail)
     else:
-        monkeypatch.setattr(store, "save", lambda *_, **__: "not bytes")
+        monkeypatch.setattr("safetensors.torch.save", lambda *_, **__: "not bytes")
     with pytest.raises((OSError, TypeError)) as caught:
         store.write_stored(tiny.MNIST, tiny.GREY, "web", tmp_path)
     assert call == "write" or str(path) in str(caught.value)

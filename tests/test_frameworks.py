@@ -40,6 +40,17 @@ def test_compile(spec, samples):
     torch.testing.assert_close(compiled(x + 1), net(x + 1))  # nothing of the first call was frozen
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compile_to_machine_code():
+    torch._dynamo.reset()
+    net = small().eval()
+    compiled = torch.compile(net, fullgraph=True)
+    with torch.no_grad():
+        for samples in (1, 4):
+            torch.testing.assert_close(compiled(images[:samples]), net(images[:samples]), rtol=1e-4, atol=1e-5)
+
+
 def test_compiled_training():
     torch._dynamo.reset()
     net = small()

@@ -61,12 +61,13 @@ def check(result, expected, gradients, tolerance):
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("spec", ["D(3)-C-R4", "H(5)-D-R3 degree=3", "D(6)-D-G2 dims=2", "H(4)-C-R3 independent raw"])
-def test_a_large_batch_in_training(name, spec):
+@pytest.mark.parametrize("samples", [2, 64])
+def test_a_batch_in_training(name, spec, samples):
     torch.manual_seed(0)
     layer, shape = make(name, spec)
     before = copy.deepcopy(layer.state_dict())
-    x = torch.randn(64, *shape, dtype=torch.float64)
-    parent = torch.rand(64, layer.coordinates, dtype=x.dtype)
+    x = torch.randn(samples, *shape, dtype=torch.float64)
+    parent = torch.rand(samples, layer.coordinates, dtype=x.dtype)
     expected, gradients = run(layer, x, parent, "reference")
     for strategy in STRATEGIES:
         layer.load_state_dict(before)

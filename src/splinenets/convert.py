@@ -185,8 +185,11 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
     torch_type = next((t for t in SPLINES if isinstance(module, t)), None)
     if torch_type is None or "quantized" in type(module).__module__ or ".qat." in type(module).__module__:
         return "quantised"
-    if "weight" not in module._parameters:
+    weight = module._parameters.get("weight")
+    if weight is None:
         return "its weight is computed from other parameters"
+    if type(weight.data) is not Tensor or not weight.is_floating_point():
+        return f"its weight is {type(weight.data).__name__} of {weight.dtype}, not plain floats"
     own = [
         m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
     ]

@@ -119,33 +119,43 @@ def cost(net: nn.Module, example: Any) -> Cost:
     if samples < 1:
         raise ValueError("cost needs an example with at least one sample, got an empty batch")
     names = {module: name for name, module in net.named_modules()}
+    inside = {m for k in names if _is_known(k) for m in k.modules() if m is not k}
     found: dict[nn.Module, Amounts] = {}
-
-    def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        x = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-        if x is not None and isinstance(output, Tensor):
-            found[module] = found.get(module, Amounts()) + _operations(module, x, output, samples)
-
-    known = [m for m in names if _is_known(m)]
-    handles = [m.register_forward_hook(watch, with_kwargs=True) for m in known]
     counter = FlopCounterMode(display=False)
+    stack: list[
+        list[int]
+    ] = []  # of the modules being called: the counter at their start, and what their children counted
+
+    def enter(module: nn.Module, args: Any) -> None:
+        stack.append([counter.get_total_flops(), 0])
+
+    def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        start, children = stack.pop()
+        flops = counter.get_total_flops() - start
+        if stack:
+            stack[-1][1] += flops
+        x = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        if _is_known(module) and x is not None and isinstance(output, Tensor):
+            amounts = _operations(module, x, output, samples)
+        else:
+            macs = (flops - children) // 2 // samples  # what torch's counter saw here and not further down
+            amounts = Amounts(operator=macs, grouped=3 * macs, bank=3 * macs)
+        found[module] = found.get(module, Amounts()) + amounts
+
+    watched = [m for m in names if m not in inside]
+    handles = [m.register_forward_pre_hook(enter) for m in watched]
+    handles += [m.register_forward_hook(leave, with_kwargs=True) for m in watched]
     try:
         with counter, strategy("bank"):
             run_example(net, example)
     finally:
         for handle in handles:
             handle.remove()
-    unknown = _torch_counts(net, counter, known, samples)
-    inside = {m for k in known for m in k.modules() if m is not k}
     rows, seen = [], set[int]()
-    for module, name in names.items():
-        if module in inside:
-            continue
-        extra = unknown.get(module, 0)
-        amounts = found.get(module, Amounts()) + Amounts(operator=extra, grouped=3 * extra, bank=3 * extra)
-        amounts += _parameters(module, seen, recurse=module in known)
+    for module in watched:
+        amounts = found.get(module, Amounts()) + _parameters(module, seen, recurse=_is_known(module))
         if amounts != Amounts():
-            rows.append(LayerCost(name or type(net).__name__, type(module).__name__, amounts))
+            rows.append(LayerCost(names[module] or type(net).__name__, type(module).__name__, amounts))
     return Cost(tuple(rows), sum((r.amounts for r in rows), Amounts()))
 
 
@@ -217,27 +227,6 @@ def _parameters(module: nn.Module, seen: set[int], recurse: bool) -> Amounts:
         active = parameters - sum(round(count.get(id(p), 0) * (1 - share)) for p in on_splines)
     size = new[0].element_size() if new else 0
     return Amounts(parameters=parameters, trained=trained, active=active, bytes_read=active * size)
-
-
-def _torch_counts(
-    net: nn.Module, counter: FlopCounterMode, known: list[nn.Module], samples: int
-) -> dict[nn.Module, int]:
-    """Multiply-accumulates that torch's counter sees in modules we do not know, their children's taken off."""
-    counts = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}
-    root = type(net).__name__
-    known_set = set(known)
-
-    def total(module: nn.Module, name: str) -> int:
-        return counts.get("Global" if module is net else f"{root}.{name}", 0)
-
-    result = {}
-    for name, module in net.named_modules():
-        if module in known_set:
-            continue
-        children = sum(total(child, f"{name}.{n}" if name else n) for n, child in module.named_children())
-        if (own := total(module, name) - children) > 0:
-            result[module] = own // samples
-    return result
 
 
 def _first_tensor(example: Any) -> Tensor:
