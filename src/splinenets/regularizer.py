@@ -15,6 +15,7 @@ from .collectives import sum_over_ranks
 from .path import Positions
 
 Weight: TypeAlias = float | Callable[[float], float]
+Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]
 
 ESTIMATORS = ("bins", "kernel")
 ROUNDING = 0.01  # bf16 puts 1.0078 next to 1, so a position may lie that far outside [0, 1]
@@ -176,12 +177,12 @@ class MutualInformation(nn.Module):
     utilization     w_u, a number or a function of the training's progress from 0 to 1
     specialization  w_s, likewise
     estimator       "bins": the paper's soft quantisation; "kernel": kernel density with reflection at the ends
-    bandwidth       standard deviation of a kernel; None: 0.05 for "kernel", the width of a bin for "bins" (see below)
+    bandwidth       standard deviation of a kernel; None: 0.05 for "kernel", the width of a bin for "bins"
     views           without labels: how many views of each input a batch holds, all of the first view, then the second
     full_gradient   False: trains projections only; True: also features and parents, as in the paper
-    exact_gradient  False: the gradient of soft bins is that of kernels of width ``bandwidth``. The exact one is steep
-                    at the edges of bins and nothing within, and mostly noise while a batch has few samples in a bin:
-                    it ruins features, and does not even spread positions (docs/regularizer.md)
+    exact_gradient  False: soft bins have the gradient of kernel densities as wide as a bin. Their own is steep at the
+                    edges of bins and nothing within, and mostly noise while a batch has few samples in a bin: it can
+                    ruin features, and need not even spread positions (docs/regularizer.md)
 
     ``sn.trace`` gives positions with both gradients. A plain dict of tensors is used as it is, with exact gradients.
     """
@@ -239,36 +240,36 @@ class MutualInformation(nn.Module):
             positions = positions.local
         position, sizes = join(positions)
         with torch.autocast(position.device.type, enabled=False):
-            per_spline = torch.stack(self._entropies(position, labels, exact))
+            per_spline = self._entropies(position, labels, exact)
             entropies, conditional = (torch.stack([h.mean() for h in torch.split(p, sizes)]) for p in per_spline)
             loss = (specialization * conditional - utilization * entropies).sum()
         return Information(loss, tuple(positions), entropies, conditional)
 
-    def _entropies(self, position: Tensor, labels: Tensor | None, exact: bool) -> tuple[Tensor, Tensor]:
-        """H(position) and H(position | label or input): (N, C), (N,) -> (C,), (C,)."""
+    def _entropies(self, position: Tensor, labels: Tensor | None, exact: bool) -> Tensor:
+        """H(position) and H(position | label or input): (N, C), (N,) -> (2, C)."""
+        if self.estimator == "kernel":
+            return self._measure(position, labels, kernel_histogram, self.bandwidth)
+        if exact or not (position.requires_grad and torch.is_grad_enabled()):
+            return self._measure(position, labels, soft_histogram, self.bin_slope)
+        value = self._measure(position.detach(), labels, soft_histogram, self.bin_slope)
+        return smooth_gradient(value, self._measure(position, labels, kernel_histogram, self.bandwidth))
+
+    def _measure(self, position: Tensor, labels: Tensor | None, histogram: Histogram, parameter: float) -> Tensor:
         samples = position.shape[0]
         if labels is None:
             group, groups = torch.zeros(samples, dtype=torch.long, device=position.device), 1
         else:
             group, groups = self._check_labels(labels, samples), self.classes or 1
-        histogram = sum_over_ranks(self._histogram(position, group, groups, exact))
-        whole = entropy(histogram.sum(0))
+        counted = sum_over_ranks(histogram(position, group, groups, self.bins, parameter))
+        whole = entropy(counted.sum(0))
         if labels is not None:
             counts = sum_over_ranks(torch.bincount(group, minlength=groups).to(position.dtype))
-            return whole, conditional_entropy(histogram, counts)
-        if self.views == 1:
-            return whole, torch.zeros_like(whole)  # an input decides its position: nothing remains open
+            return torch.stack([whole, conditional_entropy(counted, counts)])
+        if self.views == 1:  # an input decides its position: nothing remains open
+            return torch.stack([whole, torch.zeros_like(whole)])
         if samples % self.views:
             raise ValueError(f"a batch of {self.views} views must be a multiple of that, got {samples} samples")
-        return whole, view_entropy(position, self.views, self.bins)
-
-    def _histogram(self, position: Tensor, group: Tensor, groups: int, exact: bool) -> Tensor:
-        if self.estimator == "kernel":
-            return kernel_histogram(position, group, groups, self.bins, self.bandwidth)
-        if exact or not (position.requires_grad and torch.is_grad_enabled()):
-            return soft_histogram(position, group, groups, self.bins, self.bin_slope)
-        value = soft_histogram(position.detach(), group, groups, self.bins, self.bin_slope)
-        return smooth_gradient(value, kernel_histogram(position, group, groups, self.bins, self.bandwidth))
+        return torch.stack([whole, view_entropy(position, self.views, self.bins)])
 
     def _check_labels(self, labels: Tensor, samples: int) -> Tensor:
         if self.classes is None:
