@@ -332,41 +332,48 @@ def test_trains_projections_alone_unless_asked():
 
 def test_a_plain_dict_is_used_as_it_is():
     net, images, labels = small_net(dtype=torch.float64), torch.rand(20, 1, 13, 13).double(), torch.arange(20) % 3
-    exact = sn.MutualInformation(3, full_gradient=True, gradient_limit=None)
+    exact = sn.MutualInformation(3, full_gradient=True, exact_gradient=True)
     full = gradients_of(net, exact, images, labels)
     again = gradients_of(net, sn.MutualInformation(3), images, labels, wrap=dict)
     assert all(full[name] is again[name] or torch.allclose(full[name], again[name]) for name in full)
 
 
 @pytest.mark.parametrize("full_gradient", [False, True])
-def test_loss_does_not_depend_on_whom_it_trains_nor_on_the_limit(full_gradient):
-    net, images, labels = small_net(dtype=torch.float64), torch.rand(20, 1, 13, 13).double(), torch.arange(20) % 3
+@pytest.mark.parametrize("exact_gradient", [False, True])
+def test_loss_does_not_depend_on_its_gradient(full_gradient, exact_gradient):
+    net, images, labels = small_net(), torch.rand(20, 1, 13, 13), torch.arange(20) % 3
     _, positions = sn.trace(net, images)
-    expected = sn.MutualInformation(3)(dict(positions), labels)
-    for limit in (None, 0.1, 10):
-        regularizer = sn.MutualInformation(3, full_gradient=full_gradient, gradient_limit=limit)
-        assert_close(regularizer(positions, labels), expected)
-    with torch.no_grad():
-        assert_close(sn.MutualInformation(3, full_gradient=full_gradient)(positions, labels), expected)
+    expected = sn.MutualInformation(3).parts(dict(positions), labels)
+    regularizer = sn.MutualInformation(3, full_gradient=full_gradient, exact_gradient=exact_gradient)
+    for parts in (regularizer.parts(positions, labels), torch.no_grad()(regularizer.parts)(positions, labels)):
+        assert_close(parts.loss, expected.loss, rtol=0, atol=0)
+        assert_close(parts.entropy, expected.entropy, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1000.0])
-def test_gradient_limit_bounds_every_sample(scale):
-    position, labels = random_batch(60, 5)
-    layers = {"first": position[:, :2].requires_grad_(), "second": position[:, 2:].clone().requires_grad_()}
+@pytest.mark.parametrize("bins", BINS)
+def test_smooth_gradient_is_that_of_kernels_as_wide_as_a_bin(bins):
+    position, labels = random_batch(60, 2)
+    position.requires_grad_()
+    options = {"bins": bins, "utilization": 0.3, "specialization": 0.1}
+    smooth = sn.MutualInformation(4, **options)(sn.Positions({"a": position}), labels)
+    kernels = sn.MutualInformation(4, estimator="kernel", bandwidth=1 / bins, **options)({"a": position}, labels)
+    gradients = [torch.autograd.grad(loss, position)[0] for loss in (smooth, kernels)]
+    assert_close(*gradients)
+    assert float(gradients[0].abs().max()) > 1e-4
 
-    def gradients(limit):
-        regularizer = sn.MutualInformation(4, utilization=0.2, specialization=0.1, gradient_limit=limit)
-        loss = scale * regularizer(sn.Positions(layers), labels)
-        return torch.autograd.grad(loss, list(layers.values()))
 
-    exact, limited = gradients(None), gradients(3)
-    for raw, bounded, splines in zip(exact, limited, (2, 3), strict=True):
-        bound = scale * 3 * 0.2 / (60 * splines)
-        assert raw.abs().max() > 10 * bound
-        assert_close(bounded, raw.clamp(-bound, bound))
-    for raw, same in zip(exact, gradients(1e6), strict=True):
-        assert_close(raw, same)
+def test_smooth_gradient_agrees_with_the_exact_one_when_samples_abound():
+    torch.manual_seed(0)
+    position = torch.distributions.Beta(2.0, 3.0).sample((200_000, 1)).double().requires_grad_()
+    labels = torch.zeros(200_000).long()
+    pulls = []
+    for exact in (False, True):
+        regularizer = sn.MutualInformation(1, specialization=0, exact_gradient=exact)
+        (pull,) = torch.autograd.grad(regularizer(sn.Positions({"a": position}), labels), position)
+        # the mean over tenths of the spline, where the exact one is fit to be compared
+        tenth = (position.detach() * 10).long().flatten()
+        pulls.append(torch.zeros(10).double().index_add(0, tenth, pull.flatten()) / torch.bincount(tenth, minlength=10))
+    assert_close(pulls[0][1:8], pulls[1][1:8], rtol=0.15, atol=0.05 * float(pulls[1].abs().max()))
 
 
 # Without labels
@@ -415,7 +422,6 @@ BAD = [
     (lambda: sn.MutualInformation(3, estimator="bin"), r"unknown estimator 'bin', choose from \['bins', 'kernel'\]"),
     (lambda: sn.MutualInformation(3, estimator="kernel", bandwidth=0.01), "bandwidth must lie between .*, got 0.01"),
     (lambda: sn.MutualInformation(3, views=0), "views must be 1 or more, got 0"),
-    (lambda: sn.MutualInformation(3, gradient_limit=0), "gradient_limit must be a positive number or None, got 0"),
     (lambda: sn.MutualInformation(3)(GOOD, torch.tensor([0, 1, 2, 3])), r"labels must lie in 0..2 .*, got 3"),
     (lambda: sn.MutualInformation(3)(GOOD, torch.tensor([0, 1, -1, 2])), r"labels must lie in 0..2 .*, got -1"),
     (lambda: sn.MutualInformation(3)(GOOD, LABELS[:3]), "every sample needs one label, got 4 positions and 3 labels"),

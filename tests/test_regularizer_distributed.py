@@ -11,12 +11,12 @@ import splinenets as sn
 
 CASES = [
     {"estimator": "bins"},
-    {"estimator": "bins", "gradient_limit": None},
+    {"estimator": "bins", "exact_gradient": True},
     {"estimator": "bins", "full_gradient": True},
-    {"estimator": "bins", "full_gradient": True, "gradient_limit": None},
-    {"estimator": "kernel", "full_gradient": True, "gradient_limit": 0.5},
+    {"estimator": "bins", "full_gradient": True, "exact_gradient": True},
+    {"estimator": "kernel", "full_gradient": True, "bandwidth": 0.1},
     {"estimator": "bins", "views": 2},
-    {"estimator": "kernel", "views": 2, "full_gradient": True, "gradient_limit": None},
+    {"estimator": "kernel", "views": 2, "full_gradient": True, "exact_gradient": True},
 ]
 SHARES = ((10, 10), (6, 14), (2, 18))  # samples of either rank
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from .basis import compact_basis
 from .collectives import sum_over_ranks
 from .path import Positions
 
 Weight: TypeAlias = float | Callable[[float], float]
+Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]
 
 ESTIMATORS = ("bins", "kernel")
 ROUNDING = 0.01  # bf16 puts 1.0078 next to 1, so a position may lie that far outside [0, 1]
@@ -46,7 +46,7 @@ def soft_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bi
     Only the few bins within reach are computed: three of 50 at slope 100.
     """
     reach = bins_in_reach(bins, bin_slope)
-    home = (position.detach() * bins).floor().clamp(0, bins - 1)  # the bin a position lies in; both ends lie in one
+    home = _home(position, bins)
     shifts = torch.arange(-reach, reach + 1, device=position.device).view(-1, 1, 1)
     z = (2 * bins * position - (2 * home + 1)) - 2 * shifts
     values = torch.sigmoid((1 - z.square()) * math.log(bin_slope))
@@ -58,13 +58,36 @@ def soft_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bi
 def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bandwidth: float) -> Tensor:
     """A kernel density at the bins' centres, summed over the samples of each class: (N, C), (N,) -> (classes, C, bins).
 
-    Every sample spreads 1 over the bins, as a Gaussian that is reflected at 0 and 1. It is first shared out by cubic
-    B-splines between the four nearest of bins + 3 nodes, then one matrix smooths the nodes, so the cost does not grow
-    with the bandwidth. A cubic B-spline has the variance of a third of its squared spacing; the Gaussian has the rest.
+    Every sample spreads 1 over the bins, as a Gaussian that is reflected at 0 and 1. Quadratic B-splines share it out
+    between the three nearest centres, of which one lies beyond either end; then one matrix smooths all centres, so the
+    cost does not grow with the bandwidth. These B-splines have a deviation of half a bin; the matrix adds the rest.
     """
-    values, first = compact_basis(position, bins + 3, 3)
-    nodes = sum_by_class(values.movedim(-1, 0), first, labels, classes, bins + 3)
-    return nodes @ _smoothing(bins, bandwidth).to(nodes)
+    home = _home(position, bins)
+    t = bins * position - home
+    right = 0.5 * t.square()
+    left = right - t + 0.5
+    shares = torch.stack([left, 1 - left - right, right])
+    return sum_by_class(shares, home.long(), labels, classes, bins + 2) @ _smoothing(bins, bandwidth).to(shares)
+
+
+def smooth_gradient(value: Tensor, smooth: Tensor) -> Tensor:
+    """The value of one tensor with the gradient of another."""
+    return _SmoothGradient.apply(value, smooth)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _SmoothGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, smooth: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def _home(position: Tensor, bins: int) -> Tensor:
+    """The number of the bin a position lies in, a float without a gradient; 1 lies in the last."""
+    return (position.detach() * bins).floor().clamp(0, bins - 1)
 
 
 def sum_by_class(values: Tensor, first: Tensor, labels: Tensor, classes: int, cells: int) -> Tensor:
@@ -78,12 +101,12 @@ def sum_by_class(values: Tensor, first: Tensor, labels: Tensor, classes: int, ce
 
 @lru_cache
 def _smoothing(bins: int, bandwidth: float) -> Tensor:
-    """(bins + 3, bins): the share of each node in each bin, rows summing to 1."""
-    node = (torch.arange(bins + 3, dtype=torch.float64) - 1).unsqueeze(1) / bins
+    """(bins + 2, bins): how much of what is at each centre, the first and last lying outside, moves to each bin."""
+    node = (torch.arange(bins + 2, dtype=torch.float64).unsqueeze(1) - 0.5) / bins
     centre = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
-    variance = bandwidth**2 - 1 / (3 * bins**2)
-    images = range(-math.ceil(4 * bandwidth), math.ceil(4 * bandwidth) + 1)  # mirrors at both ends repeat every 2
-    distances = torch.stack([centre - 2 * i - side * node for i in images for side in (1, -1)])
+    variance = bandwidth**2 - (0.5 / bins) ** 2
+    mirrors = range(-math.ceil(4 * bandwidth), math.ceil(4 * bandwidth) + 1)  # between two mirrors, images repeat
+    distances = torch.stack([centre - 2 * i - side * node for i in mirrors for side in (1, -1)])
     density = torch.exp(-distances.square() / (2 * variance)).sum(0)
     return density / density.sum(1, keepdim=True)
 
@@ -154,14 +177,14 @@ class MutualInformation(nn.Module):
     utilization     w_u, a number or a function of the training's progress from 0 to 1
     specialization  w_s, likewise
     estimator       "bins": the paper's soft quantisation; "kernel": kernel density with reflection at the ends
-    bandwidth       standard deviation of a kernel (estimator "kernel")
+    bandwidth       standard deviation of a kernel; None: 0.05 for "kernel", the width of a bin for "bins"
     views           without labels: how many views of each input a batch holds, all of the first view, then the second
     full_gradient   False: trains projections only; True: also features and parents, as in the paper
-    gradient_limit  the most a sample may pull at one of its positions, in weight / (samples * splines); None: anything.
-                    At a soft bin's edge the pull is several hundred, and full gradients that large ruin a network
-                    (docs/regularizer.md)
+    exact_gradient  False: soft bins have the gradient of kernel densities as wide as a bin. Their own is steep at the
+                    edges of bins and nothing within, and mostly noise while a batch has few samples in a bin: it can
+                    ruin features, and need not even spread positions (docs/regularizer.md)
 
-    ``sn.trace`` gives positions with both gradients; a plain dict of tensors is used as it is, without a limit.
+    ``sn.trace`` gives positions with both gradients. A plain dict of tensors is used as it is, with exact gradients.
     """
 
     def __init__(
@@ -173,10 +196,10 @@ class MutualInformation(nn.Module):
         specialization: Weight = 0.05,
         *,
         estimator: str = "bins",
-        bandwidth: float = 0.05,
+        bandwidth: float | None = None,
         views: int = 1,
         full_gradient: bool = False,
-        gradient_limit: float | None = 10,
+        exact_gradient: bool = False,
     ) -> None:
         super().__init__()
         if classes is not None and classes < 1:
@@ -190,16 +213,16 @@ class MutualInformation(nn.Module):
                 raise ValueError(f"{name} must be a weight of 0 or more, or a function of progress, got {weight}")
         if estimator not in ESTIMATORS:
             raise ValueError(f"unknown estimator {estimator!r}, choose from {list(ESTIMATORS)}")
-        if estimator == "kernel" and not 1 / bins <= bandwidth <= 1:
+        if bandwidth is None:
+            bandwidth = max(0.05, 1 / bins) if estimator == "kernel" else 1 / bins
+        if not 1 / bins <= bandwidth <= 1:
             raise ValueError(f"bandwidth must lie between the width of a bin, 1/{bins}, and 1, got {bandwidth}")
         if views < 1:
             raise ValueError(f"views must be 1 or more, got {views}")
-        if gradient_limit is not None and not gradient_limit > 0:
-            raise ValueError(f"gradient_limit must be a positive number or None, got {gradient_limit}")
         self.classes, self.bins, self.bin_slope = classes, bins, bin_slope
         self.utilization, self.specialization = utilization, specialization
         self.estimator, self.bandwidth, self.views = estimator, bandwidth, views
-        self.full_gradient, self.gradient_limit = full_gradient, gradient_limit
+        self.full_gradient, self.exact_gradient = full_gradient, exact_gradient
 
     def forward(
         self, positions: Mapping[str, Tensor], labels: Tensor | None = None, progress: float | None = None
@@ -211,50 +234,42 @@ class MutualInformation(nn.Module):
         self, positions: Mapping[str, Tensor], labels: Tensor | None = None, progress: float | None = None
     ) -> Information:
         """The loss and what it is made of, for logging."""
-        weights = _weigh(self.utilization, progress), _weigh(self.specialization, progress)
-        limit = self.gradient_limit if isinstance(positions, Positions) else None
+        utilization, specialization = (_weigh(w, progress) for w in (self.utilization, self.specialization))
+        exact = self.exact_gradient or not isinstance(positions, Positions)
         if isinstance(positions, Positions) and not self.full_gradient:
             positions = positions.local
         position, sizes = join(positions)
         with torch.autocast(position.device.type, enabled=False):
-            if limit is None or not (torch.is_grad_enabled() and position.requires_grad):
-                per_layer = self._per_layer(position, sizes, labels)
-                loss = _weighted_sum(per_layer, weights)
-            else:
-                leaf = position.detach().requires_grad_()
-                per_layer = self._per_layer(leaf, sizes, labels)
-                loss = _weighted_sum(per_layer, weights)
-                loss = _limit_gradient(loss, leaf, position, limit * max(weights) / _each_coordinate(sizes, position))
-                per_layer = per_layer.detach()
-        return Information(loss, tuple(positions), *per_layer)
+            per_spline = self._entropies(position, labels, exact)
+            entropies, conditional = (torch.stack([h.mean() for h in torch.split(p, sizes)]) for p in per_spline)
+            loss = (specialization * conditional - utilization * entropies).sum()
+        return Information(loss, tuple(positions), entropies, conditional)
 
-    def _per_layer(self, position: Tensor, sizes: list[int], labels: Tensor | None) -> Tensor:
-        """H(position) and H(position | label) of each layer: (2, layers)."""
-        entropies = torch.stack(self._entropies(position, labels))
-        return torch.stack([e.mean(1) for e in torch.split(entropies, sizes, 1)], 1)
+    def _entropies(self, position: Tensor, labels: Tensor | None, exact: bool) -> Tensor:
+        """H(position) and H(position | label or input): (N, C), (N,) -> (2, C)."""
+        if self.estimator == "kernel":
+            return self._measure(position, labels, kernel_histogram, self.bandwidth)
+        if exact or not (position.requires_grad and torch.is_grad_enabled()):
+            return self._measure(position, labels, soft_histogram, self.bin_slope)
+        value = self._measure(position.detach(), labels, soft_histogram, self.bin_slope)
+        return smooth_gradient(value, self._measure(position, labels, kernel_histogram, self.bandwidth))
 
-    def _entropies(self, position: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-        """H(position) and H(position | label or input): (N, C), (N,) -> (C,), (C,)."""
+    def _measure(self, position: Tensor, labels: Tensor | None, histogram: Histogram, parameter: float) -> Tensor:
         samples = position.shape[0]
         if labels is None:
             group, groups = torch.zeros(samples, dtype=torch.long, device=position.device), 1
         else:
             group, groups = self._check_labels(labels, samples), self.classes or 1
-        histogram = sum_over_ranks(self._histogram(position, group, groups))
-        whole = entropy(histogram.sum(0))
+        counted = sum_over_ranks(histogram(position, group, groups, self.bins, parameter))
+        whole = entropy(counted.sum(0))
         if labels is not None:
             counts = sum_over_ranks(torch.bincount(group, minlength=groups).to(position.dtype))
-            return whole, conditional_entropy(histogram, counts)
-        if self.views == 1:
-            return whole, torch.zeros_like(whole)  # an input decides its position: nothing remains open
+            return torch.stack([whole, conditional_entropy(counted, counts)])
+        if self.views == 1:  # an input decides its position: nothing remains open
+            return torch.stack([whole, torch.zeros_like(whole)])
         if samples % self.views:
             raise ValueError(f"a batch of {self.views} views must be a multiple of that, got {samples} samples")
-        return whole, view_entropy(position, self.views, self.bins)
-
-    def _histogram(self, position: Tensor, group: Tensor, groups: int) -> Tensor:
-        if self.estimator == "kernel":
-            return kernel_histogram(position, group, groups, self.bins, self.bandwidth)
-        return soft_histogram(position, group, groups, self.bins, self.bin_slope)
+        return torch.stack([whole, view_entropy(position, self.views, self.bins)])
 
     def _check_labels(self, labels: Tensor, samples: int) -> Tensor:
         if self.classes is None:
@@ -304,26 +319,6 @@ def _first_outside(positions: Mapping[str, Tensor]) -> tuple[str, float]:
         if outside.numel():
             return name, float(outside[0])
     raise AssertionError("all positions lie inside")
-
-
-def _weighted_sum(per_layer: Tensor, weights: tuple[float, float]) -> Tensor:
-    """Sum over layers of -w_u H(position) + w_s H(position | label): (2, layers) -> ()."""
-    return (weights[1] * per_layer[1] - weights[0] * per_layer[0]).sum()
-
-
-def _limit_gradient(loss: Tensor, leaf: Tensor, position: Tensor, limit: Tensor) -> Tensor:
-    """A loss of ``leaf`` as one of ``position`` with the same value and each sample's gradient bounded: limit (C,)."""
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    ranks, samples = sum_over_ranks(leaf.new_tensor([1, len(leaf)]))
-    # what a rank has here is the gradient of the sum of all ranks' losses, of which DDP will take the mean
-    bound = limit * ranks / samples.clamp(min=1)
-    return loss.detach() + ((position - leaf.detach()) * gradient.clamp(-bound, bound)).sum()
-
-
-def _each_coordinate(sizes: list[int], like: Tensor) -> Tensor:
-    """The number of coordinates of the layer to which each coordinate belongs: (C,)."""
-    counts = torch.tensor(sizes, device=like.device)
-    return counts.repeat_interleave(counts).to(like.dtype)
 
 
 def _weigh(weight: Weight, progress: float | None) -> float:
