@@ -141,6 +141,32 @@ def test_killed_rank_is_restarted(number, tmp_path):
     assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1, 2]
 
 
+@pytest.mark.slow
+def test_two_launchers_stand_for_two_machines(tmp_path):
+    """As docs/distributed.md shows it; a worker dies, and the folder is needed only where the first rank is."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--max-restarts", "3"]
+    command += [str(Path(__file__).with_name("die_once.py")), "1", "3", "train", "demo", *SMALL]
+    launchers = [
+        subprocess.Popen(
+            [*command, "--out", str(tmp_path / "run")],
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        errors = [launcher.communicate(timeout=150)[1] for launcher in launchers]
+    except subprocess.TimeoutExpired:
+        for launcher in launchers:
+            os.killpg(launcher.pid, signal.SIGKILL)
+        raise
+    assert [launcher.returncode for launcher in launchers] == [0, 0], errors
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1, 2]
+
+
 def read(path):
     try:
         return path.read_bytes()
