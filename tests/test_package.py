@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
     "tables", "spec", "basis", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
-    "cost", "models", "data", "analysis", "training", "export", "commands", "cli",
+    "health", "cost", "models", "data", "training", "analysis", "export", "commands", "cli",
 ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..analysis import Health, health
 from ..data import in_order
+from ..health import Health, health
 from ..path import Positions, evaluating, trace
 from .build import Task
 from .ranks import total
