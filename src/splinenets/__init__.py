@@ -1,9 +1,11 @@
 """SplineNets: continuous neural decision graphs (Keskin & Izadi, NeurIPS 2018)."""
 
 from . import data, models
-from .analysis import health
 from .basis import bspline_basis
 from .convert import Conversion, convert
+from .cost import Cost, cost
+from .fold import collapse, fold_batchnorm
+from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, trace
@@ -14,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Conversion",
+    "Cost",
     "MutualInformation",
     "Positions",
     "SplineConv1d",
@@ -24,9 +27,12 @@ __all__ = [
     "SplineSpec",
     "Tree",
     "bspline_basis",
+    "collapse",
     "connect",
     "convert",
+    "cost",
     "data",
+    "fold_batchnorm",
     "health",
     "models",
     "strategy",

@@ -47,11 +47,10 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
     u = position.to(dtype).clamp(0, 1) * (knots - degree)
     span = u.detach().nan_to_num().floor().clamp(0, knots - degree - 1)
     t = u - span
-    powers = torch.stack([t**p for p in range(degree + 1)], dim=-1)
-    if degree == 0:
-        powers = torch.where(t.isnan(), t, torch.ones_like(t)).unsqueeze(-1)  # nan ** 0 is 1
-    matrix = MATRICES.get(degree) or basis_matrix(degree)
-    values = powers @ torch.tensor(matrix, dtype=dtype, device=position.device)
+    matrix = torch.tensor(MATRICES.get(degree) or basis_matrix(degree), dtype=dtype, device=position.device)
+    values = t.unsqueeze(-1) * 0 + matrix[degree]  # Horner's rule; not a matmul, which autocast would make imprecise
+    for coefficients in matrix[:degree].flip(0):
+        values = values * t.unsqueeze(-1) + coefficients
     # rounding may leave -1e-17 where a function ends
     return values.clamp(0, 1).to(position.dtype), span.long()
 

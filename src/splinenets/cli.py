@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from . import __version__
+from .commands import data, demo, profile, train
+from .stopped import Stopped
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -14,6 +17,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
+app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
+app.command(epilog=demo.EXAMPLES)(demo.demo)
+app.command(epilog=profile.EXAMPLES)(profile.profile)
+app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 
 @app.callback(invoke_without_command=True)
@@ -24,10 +32,12 @@ def options(version: bool = typer.Option(False, "--version", help="Show the vers
         raise typer.Exit
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
     try:
-        app()
-    except (ValueError, OSError) as error:
-        typer.echo(f"splinenets: {error}", err=True)
-        sys.exit(2)
+        app(arguments)
+    except (ValueError, OSError, Stopped) as error:
+        # with several ranks, one a machine speaks
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            typer.echo(f"splinenets: {error}", err=True)
+        sys.exit(getattr(error, "exit_code", 2))

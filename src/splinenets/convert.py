@@ -87,11 +87,12 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     """
     if spread < 0:
         raise ValueError(f"spread must be 0 or more, got {spread}")
-    net = copy.deepcopy(model)
+    net = copy_network(model)
     names = _names(net)
     specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))
     reach = _follow(net, [m for m in names if specs[m][0]], example)
-    rows, shared = [], _Shared()
+    rows: list[Row] = []
+    tied: dict[tuple[int, int], nn.Parameter] = {}
     for module, layer_names in names.items():
         wanted, reason = specs[module]
         before = type(module).__name__
@@ -99,7 +100,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
             reason or _obstacle(net, module, layer_names[0]) or (_unreached(module, wanted, reach) if wanted else "")
         )
         if not reason and wanted is not None:
-            _make_spline(module, wanted, reach, layer_names[0], spread, shared)
+            _make_spline(module, wanted, reach, layer_names[0], spread, tied)
         rows.append(Row(layer_names[0], before, str(wanted or ""), reason))
     conversion = Conversion(tuple(rows))
     if not conversion.converted:
@@ -110,6 +111,24 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         _calibrate(net, example)
     net.conversion = conversion  # type: ignore[assignment]
     return net
+
+
+def copy_network(net: Net) -> Net:
+    """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
+    memo: dict[int, Any] = {}
+
+    def note(value: Any) -> None:
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            memo[id(value)] = value.detach().clone()
+        elif isinstance(value, dict | list | tuple):
+            for part in value.values() if isinstance(value, dict) else value:
+                note(part)
+
+    for module in net.modules():
+        for name, value in module.__dict__.items():
+            if name not in ("_parameters", "_modules"):
+                note(value)
+    return copy.deepcopy(net, memo)
 
 
 def _names(net: nn.Module) -> dict[nn.Module, list[str]]:
@@ -166,8 +185,11 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
     torch_type = next((t for t in SPLINES if isinstance(module, t)), None)
     if torch_type is None or "quantized" in type(module).__module__ or ".qat." in type(module).__module__:
         return "quantised"
-    if "weight" not in module._parameters:
+    weight = module._parameters.get("weight")
+    if weight is None:
         return "its weight is computed from other parameters"
+    if type(weight.data) is not Tensor or not weight.is_floating_point():
+        return f"its weight is {type(weight.data).__name__} of {weight.dtype}, not plain floats"
     own = [
         m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
     ]
@@ -195,39 +217,35 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
     return ""
 
 
-class _Shared:
-    """Knots that belong to a weight: layers which share a weight share its knots."""
-
-    def __init__(self) -> None:
-        self.knots: dict[tuple[int, int], nn.Parameter] = {}
-
-
-def _make_spline(module: nn.Module, spec: SplineSpec, reach: Reach, name: str, spread: float, shared: _Shared) -> None:
-    """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
+def _spline_class(module: nn.Module) -> type[SplineLayer]:
     torch_type = next(t for t in SPLINES if isinstance(module, t))
-    spline_type = SPLINES[torch_type]
-    if type(module) is not torch_type:  # a subclass that computes what its parent computes keeps its other methods
-        spline_type = type(f"Spline{type(module).__name__}", (spline_type, type(module)), {})
-    before = type(module)
-    weight = module.weight
-    assert isinstance(weight, nn.Parameter)
-    size = next(iter(reach.sizes.get(module, {None})))  # type: ignore[arg-type]
-    module.__class__ = spline_type
+    if type(module) is torch_type:
+        return SPLINES[torch_type]
+    # a subclass that computes what its parent computes keeps its other methods
+    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {"torch_layer": type(module)})
+
+
+def _make_spline(
+    module: nn.Module,
+    spec: SplineSpec,
+    reach: Reach,
+    name: str,
+    spread: float,
+    tied: dict[tuple[int, int], nn.Parameter],
+) -> None:
+    """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
+    weight = module.get_parameter("weight")
+    size = next(iter(reach.sizes.get(module, ())), None) if spec.projection == "dot" else None
+    module.__class__ = _spline_class(module)
     assert isinstance(module, SplineLayer)
     try:
-        module.become_spline(spec, size if spec.projection == "dot" else None)
+        module.become_spline(spec, size)
     except ValueError as error:
-        module.__class__ = before
         raise ValueError(f"layer {name!r}: {error}") from None
-    key = (id(weight), module.knots.shape[0])
-    if key in shared.knots:
-        module.knots = shared.knots[key]
-        return
-    shared.knots[key] = module.knots
     with torch.no_grad():
-        scale = weight.std(correction=0) * spread
-        if spread:
-            module.knots += torch.randn_like(module.knots) * scale
+        module.knots.add_(torch.randn_like(module.knots) * weight.std(correction=0), alpha=spread)
+    # layers that share a weight share its knots
+    module.knots = tied.setdefault((id(weight), module.knots.shape[0]), module.knots)
 
 
 def _follow(net: nn.Module, layers: list[nn.Module], example: Any) -> Reach:

@@ -14,7 +14,6 @@ from .path import Level, diffuse, recomputing
 from .projection import Projection, flat_features, pooled_features
 from .spec import SplineSpec
 
-
 Size: TypeAlias = int | tuple[int, ...]
 
 
@@ -26,19 +25,20 @@ class SplineLayer(Level):
     output   = operation(x, weights) + bias
     """
 
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
+    torch_layer: type[nn.Module]  # whose place this layer takes
+    weight: Any  # a Parameter, or None where knots are independent
+    bias: Any  # a Parameter, or None
     channel_dim: int
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
         splines, features = self.shape_of(spec, input_size)
-        assert self.weight is not None
         weight = self.weight
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
         self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
+        self.projection.train(self.training)
         if not spec.centered:
             self.knots.data += weight.data.flatten(1)
             self.weight = None
@@ -68,8 +68,7 @@ class SplineLayer(Level):
 
     def control_points(self) -> Tensor:
         """The knots themselves, base included: (dims * K, *weight.shape)."""
-        knots = self.knots if self.weight is None else self.knots + self.weight.flatten(1)
-        return knots.unflatten(2, self.weight_shape)
+        return self.curves.control_points().unflatten(2, self.weight_shape)
 
     @property
     def curves(self) -> Curves:
@@ -103,7 +102,7 @@ class SplineLayer(Level):
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
         x, operation = self.operation(x)
-        return choose(x.shape[0])(x, position, self.curves, operation, self.bias)
+        return choose(x.shape[0], operation)(x, position, self.curves, operation, self.bias)
 
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """How many splines this spec asks for here, and how many features its projections read."""
@@ -133,6 +132,7 @@ class SplineLinear(SplineLayer, nn.Linear):
     input_size  the dimensions between samples and features, () for (N, in); only dot projections need it
     """
 
+    torch_layer = nn.Linear
     channel_dim = -1
 
     def __init__(
@@ -183,7 +183,6 @@ class SplineLinear(SplineLayer, nn.Linear):
 class SplineConv(SplineLayer):
     """What spline convolutions of any dimension share."""
 
-    torch_layer: type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]
     spatial: int  # 1, 2 or 3
     channel_dim = 1
 
@@ -194,7 +193,7 @@ class SplineConv(SplineLayer):
     padding: tuple[int, ...] | str
     dilation: tuple[int, ...]
     groups: int
-    padding_mode: str
+    padding_mode: Any
     _reversed_padding_repeated_twice: list[int]
 
     def __init__(
@@ -216,7 +215,7 @@ class SplineConv(SplineLayer):
     ) -> None:
         spec = SplineSpec.parse(spec)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
-        self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)  # type: ignore[arg-type]
+        self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
         self.reset_knots()
 

@@ -19,7 +19,8 @@ def diffuse(parent: Tensor, proposal: Tensor, diffusion: float) -> Tensor:
 
 def match_size(parent: Tensor, logits: Tensor) -> Tensor:
     """Inherited positions of another size, as convex combinations: (N, P), (C, P) -> (N, C) in [0, 1]."""
-    return parent @ logits.softmax(1).to(parent.dtype).mT
+    # not a matmul, which autocast would make imprecise
+    return (parent.unsqueeze(1) * logits.softmax(1).to(parent.dtype)).sum(2)
 
 
 def peaked_logits(coordinates: int, inherited: int, peak: float = 0.9) -> Tensor:
@@ -73,9 +74,10 @@ class Path(threading.local):
     is called outside any run has no parent.
     """
 
-    run: Run | None = None
-    last: Run | None = None
-    visits: list[Visit] | None = None
+    def __init__(self) -> None:  # once in every thread
+        self.run: Run | None = None
+        self.last: Run | None = None
+        self.visits: list[Visit] | None = None
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Begin a run: a forward pre-hook."""
@@ -191,8 +193,7 @@ def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
 
 def join(net: nn.Module, order: list[Level]) -> None:
     """Give a network one path, which passes its levels in this order; a level may come several times."""
-    for module in net.modules():
-        _remove_hooks(module)
+    remove_path(net)
     path = Path()
     levels = [m for m in net.modules() if isinstance(m, Level)]
     for level in levels:
@@ -205,11 +206,13 @@ def join(net: nn.Module, order: list[Level]) -> None:
         net.register_forward_hook(path.leave, always_call=True)
 
 
-def _remove_hooks(module: nn.Module) -> None:
-    for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), Path):
-                del hooks[key]
+def remove_path(net: nn.Module) -> None:
+    """Take away the hooks that begin and end runs, wherever in a network they are."""
+    for module in net.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), Path):
+                    del hooks[key]
 
 
 @contextmanager

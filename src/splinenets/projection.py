@@ -50,6 +50,14 @@ def moments(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, variance, count
 
 
+def bounded(z: Tensor, bound: float) -> Tensor:
+    """Nearly z while that is small, never beyond +-bound, with a slope that fades slowly: (...,) -> (...,).
+
+    An outlier through the sigmoid alone has no gradient left to come back with.
+    """
+    return z * torch.rsqrt(1 + (z / bound).square())
+
+
 class Projection(nn.Module):
     """The paper's D(x; theta): a linear map of the features, standardised, through a sigmoid."""
 
@@ -59,6 +67,7 @@ class Projection(nn.Module):
 
     momentum = 0.1
     eps = 1e-6
+    bound = 2.7  # standard deviations; with the default slope positions stay between 0.01 and 0.99
 
     def __init__(self, features: int, coordinates: int, spec: SplineSpec) -> None:
         """``features`` M, the length of theta; ``coordinates`` C, the number of positions to propose."""
@@ -98,7 +107,7 @@ class Projection(nn.Module):
         responses = [F.linear(features, p) for p in parameters]
 
         def local() -> Tensor:
-            again = [_WeightOnly.apply(r, features, p) for r, p in zip(responses, parameters, strict=True)]
+            again = [_weight_only(r, features, p) for r, p in zip(responses, parameters, strict=True)]
             return self._propose(again, None if parent is None else parent.detach(), update=False)
 
         return self._propose(responses, parent, update), local
@@ -113,7 +122,7 @@ class Projection(nn.Module):
             raw = mixed if self.weight is None else raw + mixed
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         if self.spec.standardize:
-            raw = self._standardize(raw, update)
+            raw = bounded(self._standardize(raw, update), self.bound)
         return torch.sigmoid(self.spec.slope * raw)
 
     def _standardize(self, raw: Tensor, update: bool) -> Tensor:
@@ -151,7 +160,11 @@ class _WeightOnly(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
         (features,) = ctx.saved_tensors
         weight_grad = grad.mT @ features.to(grad.dtype)
         return None, None, weight_grad.to(ctx.dtype)
+
+
+def _weight_only(value: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+    return _WeightOnly.apply(value, features, weight)  # type: ignore[no-untyped-call]

@@ -72,7 +72,7 @@ def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, 
 
 def smooth_gradient(value: Tensor, smooth: Tensor) -> Tensor:
     """The value of one tensor with the gradient of another."""
-    return _SmoothGradient.apply(value, smooth)  # type: ignore[no-any-return, no-untyped-call]
+    return _SmoothGradient.apply(value, smooth)  # type: ignore[no-untyped-call]
 
 
 class _SmoothGradient(torch.autograd.Function):

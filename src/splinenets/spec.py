@@ -46,11 +46,11 @@ class SplineSpec:
                    A linear layer always has one spline: its knots are whole matrices, as in the paper
     degree         of the B-spline; None means min(2, knots - 1)
     diffusion      in [0, 1], how far a position may move from its parent (1: anywhere), or ``Tree(b)`` / "tree(b)"
-    sigmoid_slope  None means 1.7 for standardised projections (then positions start out nearly uniform, because
+    sigmoid_slope  None means 1.7 for standardised projections (positions then start out nearly uniform, because
                    sigmoid(1.7 z) is close to the normal distribution function) and the paper's 0.4 for raw ones
     variance       c: weights start normal with variance c / fan_in, as in the paper; None: as torch's own layer starts
     dims           positions per spline; above 1 the weights lie on a surface, a mean of ``dims`` splines
-    standardize    projections have running mean 0 and variance 1, so that positions neither saturate nor die;
+    standardize    projections have mean 0 and variance 1 and are bounded, so that positions neither saturate nor die;
                    False ("raw" in a string) is the paper's form
     centered       knots are offsets from one shared weight; False ("independent" in a string) is the paper's form
     """

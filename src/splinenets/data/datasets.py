@@ -1,55 +1,50 @@
-"""Named data sets, whole and in memory."""
+"""Data sets by name, whole and in memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+from .catalog import EMBEDDED, FETCHED, Known, to_dataset, verify
+from .dataset import Dataset, Split
+from .folders import load_folder
+from .layouts import idx, read_folder
+from .store import data_root, read_stored
 
-from .idx import read_idx
+__all__ = ["Dataset", "Split", "known", "load", "load_embedded"]
 
-EMBEDDED = Path(__file__).parent / "embedded"
-FASHION = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images (N, C, H, W), uint8, and their labels (N,), int64."""
-
-    images: Tensor
-    labels: Tensor
+EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
+FOLDER = "folder:"
+KNOWN = {EMBEDDED.name: EMBEDDED, **FETCHED}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A classification problem: training and test images, and the names of the classes."""
+def known(name: str) -> Known:
+    """What is known of a data set."""
+    if name not in KNOWN:
+        raise ValueError(f"unknown data set {name!r}, choose from {sorted(KNOWN)}")
+    return KNOWN[name]
 
-    name: str
-    train: Split
-    test: Split
-    classes: tuple[str, ...]
+
+def load(
+    name: str = "embedded", root: str | Path | None = None, *, size: int | tuple[int, int] | None = None
+) -> Dataset:
+    """A data set by name, verified by the SHA-256 of its arrays, or the images in a folder, as "folder:PATH".
+
+    ``root`` is where data sets are stored (default $SPLINENETS_DATA, then ~/.cache/splinenets); ``size`` resizes the
+    images of a folder (default 32) and goes with nothing else.
+    """
+    if name.startswith(FOLDER):
+        return load_folder(name.removeprefix(FOLDER), 32 if size is None else size)
+    if name not in KNOWN:
+        raise ValueError(f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give a folder as 'folder:PATH'")
+    if size is not None:
+        raise ValueError(f"size resizes the images of a folder only, got size={size} for {name!r}")
+    if name == EMBEDDED.name:
+        return load_embedded()
+    return to_dataset(KNOWN[name], read_stored(KNOWN[name], data_root(root))[0])
 
 
 def load_embedded() -> Dataset:
     """The subset of Fashion-MNIST that ships with the package: 6,000 training and 1,000 test images."""
-    train, test = (
-        Split(
-            read_idx(EMBEDDED / f"{split}-images-idx3-ubyte.gz").unsqueeze(1),
-            read_idx(EMBEDDED / f"{split}-labels-idx1-ubyte.gz").long(),
-        )
-        for split in ("train", "test")
-    )
-    return Dataset(name="embedded", train=train, test=test, classes=FASHION)
-
-
-DATASETS = {"embedded": load_embedded}
-
-
-def load(name: str = "embedded") -> Dataset:
-    """A data set by name."""
-    if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}, choose from {sorted(DATASETS)}")
-    return DATASETS[name]()
+    arrays = read_folder(EMBEDDED_FOLDER, idx(test="test"))
+    verify(EMBEDDED, arrays, str(EMBEDDED_FOLDER))
+    return to_dataset(EMBEDDED, arrays)

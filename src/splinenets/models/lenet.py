@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """5x5 convolutions with s and 2s filters, each followed by ReLU and 2x2 max pooling; dense layers with 4s and classes.
+    """5x5 convolutions with s and 2s filters, each with ReLU and 2x2 max pooling; dense layers with 4s and classes.
 
     Convolutions keep the image's size: with this reading a Spline-LeNet-32 with four knots has the 2.25 million
     parameters that the paper reports (see docs/results.md).
@@ -27,7 +27,7 @@ class LeNet(nn.Module):
         x = self.pool(self.relu(self.conv1(images)))
         x = self.pool(self.relu(self.conv2(x)))
         x = self.dropout(self.relu(self.dense1(x.flatten(1))))
-        return self.dense2(x)  # type: ignore[no-any-return]
+        return self.dense2(x)
 
 
 def lenet(s: int = 32, *, in_channels: int = 1, image_size: int = 28, classes: int = 10, dropout: float = 0.5) -> LeNet:

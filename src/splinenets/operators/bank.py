@@ -11,8 +11,7 @@ from .operation import Operation
 
 def bank(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """(N, ...), (N, S * dims) -> (N, ...); K times the work, but weights do not depend on the batch."""
-    knots = curves.knots if curves.base is None else curves.knots + curves.base
-    responses = operation.bank(x, knots)  # (N, dims * K, filters, rest)
+    responses = operation.bank(x, curves.control_points())  # (N, dims * K, filters, rest)
     basis = dense_basis(position, curves).to(responses.dtype)
     per_spline = responses.unflatten(2, (curves.splines, -1))
     mixed = torch.einsum("nsk,nksfr->nsfr", basis, per_spline).flatten(1, 2)

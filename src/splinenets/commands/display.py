@@ -1,0 +1,70 @@
+"""How training looks in a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..training.watcher import Watcher
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the one that speaks; launchers number the others."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+class Display(Watcher):
+    """A progress bar with loss, accuracy, speed and time left; a line for each epoch. Only the first rank prints."""
+
+    def __init__(self, name: str = "training") -> None:
+        self.name = name
+        self.console = Console(stderr=True, quiet=not is_first_rank())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("loss {task.fields[loss]:.3f}  accuracy {task.fields[accuracy]:.1%}"),
+            TextColumn("{task.fields[speed]:,.0f} images/s"),
+            TimeRemainingColumn(),
+        )
+        # without a terminal there is no bar, only lines
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True)
+        self.task: TaskID | None = None
+        self.batch = 0
+
+    def begin(self, step: int, steps: int, batch: int) -> None:
+        """Show the bar."""
+        self.batch = batch
+        if step:
+            self.note(f"going on after step {step} of {steps}")
+        self.bar.start()
+        self.task = self.bar.add_task(self.name, total=steps, completed=step, loss=0.0, accuracy=0.0, speed=0.0)
+
+    def step(self, step: int, loss: float, accuracy: float) -> None:
+        """Move the bar."""
+        assert self.task is not None
+        speed = self.bar.tasks[0].speed or 0.0
+        self.bar.update(self.task, completed=step, loss=loss, accuracy=accuracy, speed=speed * self.batch)
+
+    def epoch(self, line: dict[str, Any], seconds: float) -> None:
+        """One line."""
+        if is_first_rank():
+            text = (
+                f"{self.name}: epoch {line['epoch']:>3}  train loss {line['train_loss']:.4f}, "
+                f"accuracy {line['train_accuracy']:.2%}  test loss {line['test_loss']:.4f}, "
+                f"accuracy {line['test_accuracy']:.2%}  {seconds:.1f} s"
+            )
+            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            sys.stderr.flush()
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        self.bar.stop()

@@ -1,0 +1,85 @@
+"""``splinenets train`` and ``splinenets evaluate``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import typer
+
+TRAIN_EXAMPLES = (
+    "Examples: [bold]splinenets train demo[/bold], "
+    "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
+    "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
+)
+EVALUATE_EXAMPLES = "Example: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold]"
+SET = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe; may be given several times.")
+TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or another that Accelerate knows.")
+
+
+def train(
+    recipe: str = typer.Argument("demo", metavar="RECIPE", help="A recipe's name, or the path of a .toml file."),
+    model: str | None = typer.Option(None, help='A spec such as "H(5)-D-R3", or static for the plain twin.'),
+    out: Path | None = typer.Option(None, help="Folder of the run (default: runs/RECIPE-MODEL)."),  # noqa: B008
+    schedule: str = typer.Option("fast", help="One of the recipe's schedules."),
+    settings: list[str] | None = SET,
+    seed: int | None = typer.Option(None, help="Decides first weights, order, augmentation and dropout."),
+    resume: bool = typer.Option(False, "--resume", help="Go on from the last good checkpoint, if there is one."),
+    tracker: list[str] | None = TRACKERS,
+    show: bool = typer.Option(False, "--show", help="Print the recipe as it would be trained, and stop."),
+) -> None:
+    """Train a network by a recipe.
+
+    Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
+    input ends with 2, a loss that is not finite with 3. docs/training.md has more.
+    """
+    from ..training.recipes import load_recipe
+
+    chosen = load_recipe(recipe, schedule, settings or (), model=model, seed=seed)
+    folder = out or Path("runs") / f"{chosen.name}-{slug(chosen.model)}"
+    if show:
+        typer.echo(json.dumps(chosen.as_dict(), indent=1))
+        return
+    from ..training.precision import ranks
+    from ..training.ranks import part
+    from ..training.runner import train as run_training
+    from .display import Display, is_first_rank
+
+    display = Display(chosen.model)
+    try:
+        state = run_training(chosen, folder, resume=resume, trackers=tracker or (), watcher=display)
+    finally:
+        display.end()
+    part(ranks())
+    if is_first_rank() and state.best:
+        typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
+
+
+def evaluate(
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
+    checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
+) -> None:
+    """Test a trained network: accuracy, loss, and the health of its positions."""
+    from ..training.evaluation import judge, score
+    from ..training.precision import accelerate_with
+    from ..training.ranks import part
+    from ..training.restore import load_run
+    from ..training.run import Run
+    from .display import is_first_rank
+
+    net, task, recipe, step = load_run(run, checkpoint)
+    accelerator = accelerate_with(Run(run).read()["precision"])
+    net = accelerator.prepare_model(net, evaluation_mode=True)
+    result = score(net, task, accelerator)
+    if is_first_rank():
+        typer.echo(f"{run}: {recipe.model} on {recipe.data}, checkpoint of step {step}")
+        typer.echo(f"accuracy {result.accuracy:.2%} ({result.right} of {result.samples}), loss {result.loss:.4f}")
+        if seen := judge(net, task, accelerator.device):
+            typer.echo(str(seen[0]))
+    part(accelerator)
+
+
+def slug(model: str) -> str:
+    """A model's name as part of a file's name: H(5)-D-R3 -> H5-D-R3."""
+    return re.sub(r"[^\w.=-]+", "", model.replace(" ", "_"))

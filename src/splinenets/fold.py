@@ -1,0 +1,188 @@
+"""Smaller networks with the same answers: batch norm folded into knots, splines collapsed to points."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from .convert import SPLINES, copy_network, run_example
+from .layers import SplineLayer
+from .path import Level, remove_path
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+Net = TypeVar("Net", bound=nn.Module)
+Pair = tuple[str, str]
+
+
+def fold_batchnorm(net: Net, example: Any = None) -> Net:
+    """A copy in which batch norms that follow a convolution or linear layer, plain or spline, are part of its weights.
+
+    Exact in eval mode: scaling every knot scales every mixture. What follows what is read from the network's code, or
+    seen when an example passes; networks that decide while they run need the ``example``.
+    """
+    net = copy_network(net)
+    pairs = _pairs_of_graph(net) if example is None else _pairs_of_example(net, example)
+    for layer, norm in pairs:
+        _fold(net, layer, norm)
+    return net
+
+
+def _foldable(net: nn.Module, layer: str, norm: str) -> bool:
+    module, batch_norm = net.get_submodule(layer), net.get_submodule(norm)
+    kinds = isinstance(module, tuple(SPLINES)) and isinstance(batch_norm, BATCH_NORMS)
+    return kinds and getattr(batch_norm, "running_var", None) is not None
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return isinstance(module, Level) or super().is_leaf_module(module, name)
+
+
+def _pairs_of_graph(net: nn.Module) -> list[Pair]:
+    try:
+        graph = _Tracer().trace(net)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"cannot read from its code what {type(net).__name__} does ({reason}): pass an example input"
+        ) from error
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    times = Counter(str(node.target) for node in calls)
+    pairs = []
+    for node in calls:
+        before = node.args[0] if node.args else None
+        if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
+            continue
+        pair = (str(before.target), str(node.target))
+        if times[pair[0]] == times[pair[1]] == 1 and _foldable(net, *pair):
+            pairs.append(pair)
+    return pairs
+
+
+def _pairs_of_example(net: nn.Module, example: Any) -> list[Pair]:
+    """Pairs that an example shows, each kept only if the network's answers stay the same without it."""
+    outputs: dict[int, str] = {}
+    alive: list[Tensor] = []  # so that no address is used twice
+    times: Counter[str] = Counter()
+    pairs: list[Pair] = []
+
+    def watch(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            times[name] += 1
+            if isinstance(module, BATCH_NORMS) and args and (layer := outputs.get(id(args[0]))) is not None:
+                pairs.append((layer, name))
+            elif isinstance(output, Tensor):
+                outputs[id(output)] = name
+                alive.append(output)
+
+        return hook
+
+    watched = [n for n, m in net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]
+    handles = [net.get_submodule(name).register_forward_hook(watch(name)) for name in watched]
+    try:
+        expected = run_example(net, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    pairs = [p for p in pairs if times[p[0]] == times[p[1]] == 1 and _foldable(net, *p)]
+    if _same(_folded(net, pairs), expected, example):
+        return pairs
+    # some output is used by more than its batch norm
+    return [pair for pair in pairs if _same(_folded(net, [pair]), expected, example)]
+
+
+def _folded(net: nn.Module, pairs: list[Pair]) -> nn.Module:
+    twin = copy_network(net)
+    for pair in pairs:
+        _fold(twin, *pair)
+    return twin
+
+
+def _same(net: nn.Module, expected: Any, example: Any) -> bool:
+    found = run_example(net, example)
+    for a, b in zip(_tensors(found), _tensors(expected), strict=True):
+        tolerance = 1e-3 * b.abs().max().item() + 1e-6
+        if not torch.allclose(a, b, rtol=0, atol=tolerance):
+            return False
+    return True
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    return [t for part in output for t in _tensors(part)] if isinstance(output, list | tuple) else []
+
+
+@torch.no_grad()
+def _fold(net: nn.Module, layer_name: str, norm_name: str) -> None:
+    layer: Any = net.get_submodule(layer_name)
+    norm: Any = net.get_submodule(norm_name)
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    scale = scale if norm.weight is None else scale * norm.weight
+    bias = 0 if layer.bias is None else layer.bias
+    shift = (bias - norm.running_mean) * scale + (0 if norm.bias is None else norm.bias)
+    layer.bias = nn.Parameter(shift.detach().clone())
+    for parameter in (layer.weight, getattr(layer, "knots", None)):
+        if parameter is not None:  # filters are the first dimension of a weight, the second of knots
+            shape = (-1, 1) if parameter is not layer.weight else (-1, *[1] * (parameter.dim() - 1))
+            parameter.mul_(scale.view(shape))
+    parent, _, child = norm_name.rpartition(".")
+    setattr(net.get_submodule(parent), child, nn.Identity())
+
+
+def collapse(net: Net, at: float | Mapping[str, Tensor] = 0.5, tolerance: float = 1e-3) -> Net:
+    """A copy without splines: every layer keeps the weights of one position.
+
+    at         a position for all layers, or positions as ``sn.trace`` gives them: a layer collapses to their mean, if
+               they are constant
+    tolerance  by how much positions may differ from sample to sample and still be called constant
+    """
+    net = copy_network(net)
+    layers = {name: m for name, m in net.named_modules() if isinstance(m, SplineLayer)}
+    if not layers:
+        raise ValueError(f"{type(net).__name__} has no spline layers to collapse")
+    chosen = {name: _position(layer, name, at, tolerance) for name, layer in layers.items()}
+    for name, layer in layers.items():
+        _flatten(layer, chosen[name])
+    remove_path(net)
+    return net
+
+
+def _position(layer: SplineLayer, name: str, at: float | Mapping[str, Tensor], tolerance: float) -> Tensor:
+    if not isinstance(at, Mapping):
+        if not 0 <= at <= 1:
+            raise ValueError(f"a position lies in [0, 1], got {at}")
+        return layer.knots.new_full((1, layer.coordinates), at)
+    if name not in at:
+        raise ValueError(f"there are no positions for layer {name!r}; there are some for {', '.join(at) or 'no layer'}")
+    positions = at[name].detach().flatten(1).to(layer.knots.dtype)
+    moves = (positions.amax(0) - positions.amin(0)).max().item()
+    if moves > tolerance:
+        raise ValueError(f"positions of layer {name!r} are not constant: they differ by up to {moves:.3g}")
+    return positions.mean(0, keepdim=True)
+
+
+@torch.no_grad()
+def _flatten(layer: SplineLayer, position: Tensor) -> None:
+    weight = layer.weights_at(position).squeeze(0).clone()
+    for name in (
+        "knots",
+        "projection",
+        "matching",
+        "path",
+        "spec",
+        "filters",
+        "fan_in",
+        "splines",
+        "dims",
+        "input_size",
+    ):
+        delattr(layer, name)
+    layer.__class__ = layer.torch_layer  # type: ignore[assignment]
+    layer.weight = nn.Parameter(weight)

@@ -1,0 +1,100 @@
+"""From a recipe to a network, its optimizer and its regulariser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..convert import convert
+from ..data import Augmentation, Dataset, augmentation, load, statistics
+from ..layers import SplineLayer
+from ..models import lenet, resnet
+from ..regularizer import MutualInformation
+from .recipe import Recipe
+
+EXAMPLES = 100  # images that show a converted network its sizes and first statistics
+DTYPES = {"float64": torch.float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A data set as a recipe sees it."""
+
+    data: Dataset
+    augment: Augmentation
+    dtype: torch.dtype
+
+    def example(self, count: int = EXAMPLES) -> Tensor:
+        """The first training images, as a network would see them: (count, C, H, W)."""
+        return self.augment.evaluate(self.data.train.images[:count]).to(self.dtype)
+
+
+def load_task(recipe: Recipe) -> Task:
+    """Load and verify the data of a recipe."""
+    data = load(recipe.data, size=recipe.image_size if recipe.data.startswith("folder:") else None)
+    mean, deviation = statistics(data.train.images)
+    augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
+    return Task(data=data, augment=augment, dtype=DTYPES.get(recipe.precision, torch.float32))
+
+
+def build_network(recipe: Recipe, task: Task) -> nn.Module:
+    """The network of a recipe as it starts: a static twin and its SplineNets have the same first weights.
+
+    With ``variance`` in the spec, splines start as in the paper instead.
+    """
+    channels, height, width = task.data.train.images.shape[1:]
+    torch.manual_seed(recipe.seed)
+    twin: nn.Module
+    if recipe.network == "lenet":
+        if height != width:
+            raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+        classes = len(task.data.classes)
+        twin = lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
+    else:
+        twin = resnet(recipe.depth, in_channels=channels, classes=len(task.data.classes))
+    twin = twin.to(task.dtype)
+    if recipe.spec is None:
+        return twin
+    try:
+        net = convert(twin, recipe.spec, example=task.example(), skip=recipe.plain, spread=recipe.spread)
+    except ValueError as error:
+        raise ValueError(f"model {recipe.model!r} on {recipe.network}: {error}") from None
+    if recipe.spec.variance is not None:
+        for layer in net.modules():
+            if isinstance(layer, SplineLayer):
+                layer.reset_knots(recipe.spread)
+    return net
+
+
+def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
+    """The mutual-information regulariser, where there are splines for it."""
+    if not recipe.regularized:
+        return None
+    return MutualInformation(
+        len(task.data.classes),
+        bins=recipe.bins,
+        bin_slope=recipe.bin_slope,
+        utilization=recipe.utilization,
+        specialization=recipe.specialization,
+        full_gradient=recipe.full_gradient,
+    )
+
+
+def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
+    """SGD with momentum; weight decay only for weights and knots.
+
+    Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
+    and decay would make every row an average.
+    """
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for name, parameter in net.named_parameters():
+        (free if parameter.dim() < 2 or ".matching." in name else decayed).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD([g for g in groups if g["params"]], lr=recipe.learning_rate, momentum=recipe.momentum)

@@ -1,0 +1,137 @@
+"""Checkpoints: tensors in one safetensors file, everything else and their SHA-256 in a JSON file beside it.
+
+The JSON file is written last, so a checkpoint is there from the moment that file bears its name. Both are written under
+another name, put on disk and renamed; what is no longer wanted is removed after that. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..data.files import naming, replacing
+from .sealed import DamagedError, read_sealed, write_sealed
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where training stood after ``step`` steps: tensors, and plain values as JSON knows them."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+
+def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, also: int | None = None) -> None:
+    """Add a checkpoint to the folder; then remove all but the last ``keep`` and that of the step ``also``."""
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, checkpoint)
+        prune(folder, checkpoint.step, keep, also)
+
+
+def prune(folder: Path, last: int, keep: int, also: int | None = None) -> None:
+    """Remove what is neither one of the ``keep`` checkpoints up to the step ``last`` nor that of the step ``also``."""
+    kept = [step for step in steps(folder) if step <= last][-keep:]
+    wanted = {path for step in {*kept, also} - {None} for path in _paths(folder, step or 0)}
+    for path in sorted(folder.iterdir()):  # a .json before its .safetensors: tensors alone are no checkpoint
+        if path not in wanted and path.name.endswith((".json", ".safetensors", ".tmp")):
+            path.unlink(missing_ok=True)
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps of which there are checkpoints, damaged or not, oldest first."""
+    stems = (path.stem for path in folder.glob("*.json"))
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def read(folder: Path, step: int) -> Checkpoint:
+    """The checkpoint of a step; ``DamagedError`` unless it is, bit for bit, what was written."""
+    data, manifest = _paths(folder, step)
+    content = read_sealed(manifest)
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{manifest} has format {content.get('format')}, this version of splinenets reads {FORMAT}")
+    try:
+        packed = data.read_bytes()
+    except FileNotFoundError:
+        raise DamagedError(f"{data} is missing") from None
+    if hashlib.sha256(packed).hexdigest() != content["tensors"]:
+        raise DamagedError(f"{data} is damaged: it does not have the SHA-256 that {manifest.name} names")
+    if content["step"] != step:
+        raise DamagedError(f"{manifest} is that of step {content['step']}")
+    try:
+        return Checkpoint(step, load(packed), content["state"])
+    except SafetensorError as error:
+        raise DamagedError(f"{data} is damaged: {error}") from None
+
+
+def read_last(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole, None if there never was one; says so when it passes over a damaged one."""
+    damaged: list[str] = []
+    for step in reversed(steps(folder)):
+        try:
+            checkpoint = read(folder, step)
+        except DamagedError as error:
+            damaged.append(str(error))
+            note(f"WARNING: {error}; trying the checkpoint before it")
+            continue
+        if damaged:
+            note(f"WARNING: fell back to the last good checkpoint, of step {step}")
+        return checkpoint
+    if damaged:
+        raise DamagedError(f"{folder} has no checkpoint that is whole; the newest: {damaged[0]}")
+    return None
+
+
+def pack(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint as bytes, to be sent to other ranks."""
+    head = json.dumps({"step": checkpoint.step, "state": checkpoint.state}).encode()
+    return len(head).to_bytes(8, "little") + head + save(dict(checkpoint.tensors))
+
+
+def unpack(packed: bytes) -> Checkpoint:
+    """The inverse of ``pack``."""
+    end = 8 + int.from_bytes(packed[:8], "little")
+    head = json.loads(packed[8:end])
+    return Checkpoint(head["step"], load(packed[end:]), head["state"])
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    data, manifest = _paths(folder, checkpoint.step)
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+    if manifest.exists():
+        if _whole(folder, checkpoint.step):  # stopped right after resuming: it is this one
+            return
+        manifest.unlink()  # damaged, from before a fall-back: it must not vouch for the new tensors
+    try:
+        with replacing(data) as file:
+            file.write(content)
+        digest = hashlib.sha256(content).hexdigest()
+        write_sealed(
+            manifest, {"format": FORMAT, "step": checkpoint.step, "tensors": digest, "state": checkpoint.state}
+        )
+    except BaseException:
+        if not manifest.exists():
+            data.unlink(missing_ok=True)
+        raise
+
+
+def _whole(folder: Path, step: int) -> bool:
+    try:
+        return read(folder, step).step == step
+    except DamagedError:
+        return False
+
+
+def _paths(folder: Path, step: int) -> tuple[Path, Path]:
+    return folder / f"{step:08d}.safetensors", folder / f"{step:08d}.json"

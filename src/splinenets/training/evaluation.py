@@ -1,0 +1,69 @@
+"""How good a network is: every test sample counted once, however many ranks there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ..data import in_order
+from ..health import Health, health
+from ..path import Positions, evaluating, trace
+from .build import Task
+from .ranks import total
+
+JUDGED = 1_000  # test images whose positions are looked at
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean cross entropy, and right answers of so many samples."""
+
+    loss: float
+    right: int
+    samples: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return self.right / self.samples
+
+
+@torch.no_grad()
+def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500) -> Score:
+    """Test a network; each rank does its share and all know the result."""
+    split, device = task.data.test, accelerator.device
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    with evaluating(net):
+        for part in in_order(len(split.labels), batch, accelerator.process_index, accelerator.num_processes):
+            images, labels = split.images[part].to(device), split.labels[part].to(device)
+            logits = net(task.augment.evaluate(images).to(task.dtype))
+            loss = F.cross_entropy(logits.double(), labels, reduction="sum")
+            right = (logits.argmax(1) == labels).sum()
+            sums += torch.stack([loss, right.double(), right.new_tensor(len(labels)).double()])
+    loss_sum, right_sum, samples = total(accelerator, sums).tolist()
+    return Score(loss_sum / samples, int(right_sum), int(samples))
+
+
+@torch.no_grad()
+def see_positions(net: nn.Module, task: Task, device: torch.device) -> tuple[Positions, Tensor]:
+    """Where the first test images go, and their labels."""
+    images = task.augment.evaluate(task.data.test.images[:JUDGED].to(device)).to(task.dtype)
+    with evaluating(net):
+        parts = [trace(net, some)[1] for some in images.split(250)]
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Positions(joined), task.data.test.labels[:JUDGED].to(device)
+
+
+def judge(
+    net: nn.Module, task: Task, device: torch.device, history: list[dict[str, Tensor]] | None = None
+) -> tuple[Health, Positions] | None:
+    """The health of a network's positions on test images; None for a plain network or too few images."""
+    positions, labels = see_positions(net, task, device)
+    if not positions or len(labels) < 16:
+        return None
+    # the quantiles of an earlier epoch stand for its positions: their own quantiles are themselves
+    return health(positions, labels, list(history or ())), positions

@@ -1,0 +1,166 @@
+"""The training loop. What is random in a step is a function of (seed, epoch, step, rank), so nothing random is stored.
+
+With several ranks each has its share of the batch, and DDP takes the mean of their gradients. Cross entropy is summed
+over the rank's samples and scaled by ranks / batch, so that the mean is the gradient of the batch's mean. The
+regulariser is computed whole on every rank, from histograms summed over ranks; the backward pass of such a sum adds up
+all ranks' gradients, so that the mean is again that of one rank with the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor
+
+from ..data import Batches, seeded
+from ..path import Positions, trace
+from ..stopped import Stopped
+from .ahead import ahead
+from .build import Task, build_regularizer
+from .diagnose import DivergedError, first_bad_layer
+from .evaluation import judge, score
+from .journal import Journal
+from .ranks import total
+from .recipe import Recipe
+from .schedule import learning_rate
+from .signals import Stop
+from .state import TOTALS, State
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+REMEMBERED = 5  # epochs whose positions are compared with today's
+
+
+class Loop:
+    """Trains ``state.net`` from where ``state`` stands to the end of the recipe."""
+
+    def __init__(self, recipe: Recipe, task: Task, accelerator: Accelerator, state: State, journal: Journal) -> None:
+        self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
+        self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
+        self.images, self.labels = (t.to(self.device) for t in (task.data.train.images, task.data.train.labels))
+        self.batches = Batches(samples=len(self.labels), batch=recipe.batch, seed=recipe.seed)
+        self.steps = recipe.epochs * len(self.batches)
+        self.regularizer = build_regularizer(recipe, task)
+        self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
+        self.waited = 0.0  # seconds spent on waiting for batches in this epoch
+
+    def run(self, stop: Stop) -> None:
+        """All steps that are left; evaluates and saves after each epoch, and saves before it stops for a signal."""
+        if self.state.step < self.steps:
+            with closing(ahead(self.batch, self.state.step, self.steps)) as batches:
+                self.train(batches, stop)
+
+    def train(self, batches: Iterator[Batch], stop: Stop) -> None:
+        """A step for each batch."""
+        state, recipe, began = self.state, self.recipe, time.perf_counter()
+        self.net.train()
+        while state.step < self.steps:
+            asked = time.perf_counter()
+            batch = next(batches)
+            self.waited += time.perf_counter() - asked
+            stopped = self.step(batch, stop)
+            ended = state.step % len(self.batches) == 0
+            saves = ended or stopped or (recipe.checkpoint_every and state.step % recipe.checkpoint_every == 0)
+            if saves and not all(bool(p.isfinite().all()) for p in state.net.parameters()):
+                self.diverge("weights are not finite", state.step, batch[0])  # what is saved is good
+            if ended:
+                self.end_epoch(time.perf_counter() - began)
+                began = time.perf_counter()
+            if saves:
+                self.journal.save(state)
+            if stopped and state.step < self.steps:
+                raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
+
+    def batch(self, step: int) -> Batch:
+        """The rank's share of a step: images (n, C, H, W) as the network wants them, labels (n,)."""
+        epoch, at = divmod(step, len(self.batches))
+        chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
+        generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
+        return self.task.augment.train(self.images[chosen], generator).to(self.task.dtype), self.labels[chosen]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
+        """Logits, and positions where somebody wants them."""
+        if self.regularizer is None:
+            return self.net(images), Positions({})
+        return trace(self.net, images)
+
+    def step(self, batch: Batch, stop: Stop) -> int:
+        """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
+        state, (images, labels) = self.state, batch
+        epoch, at = divmod(state.step, len(self.batches))
+        # dropout draws from torch's own generator
+        torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
+        logits, positions = self.forward(images)
+        cross_entropy = F.cross_entropy(logits, labels, reduction="sum")
+        right = (logits.argmax(1) == labels).sum()
+        mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop.signal))]
+        summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
+        if not math.isfinite(summed):
+            torch.manual_seed(dropout)
+            self.diverge(f"the loss is {summed / samples}", state.step + 1, images)
+        loss = cross_entropy * (self.world / samples)
+        information = 0.0
+        if self.regularizer is not None:
+            penalty = self.regularizer(positions, labels)
+            loss, information = loss + penalty, float(penalty.detach())
+        rate = learning_rate(self.recipe, state.step, self.steps)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        state.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        state.optimizer.step()
+        state.step += 1
+        numbers = (summed, information * samples, right_sum, samples)
+        state.totals = [t + n for t, n in zip(state.totals, numbers, strict=True)]
+        if state.step % self.recipe.log_every == 0:
+            self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))
+        self.journal.watcher.step(state.step, state.totals[0] / state.totals[3], state.totals[2] / state.totals[3])
+        return (stop.signal or signal.SIGTERM) if stopped else 0
+
+    def end_epoch(self, seconds: float) -> None:
+        """Test the network, look at its positions, and write a line about both."""
+        state = self.state
+        result = score(state.net, self.task, self.accelerator)
+        entropy, regularizer, right, samples = state.totals
+        line: dict[str, Any] = {
+            "kind": "epoch",
+            "epoch": state.step // len(self.batches),
+            "step": state.step,
+            "train_loss": entropy / samples,
+            "train_accuracy": right / samples,
+            "regularizer": regularizer / samples,
+            "test_loss": result.loss,
+            "test_accuracy": result.accuracy,
+        }
+        if state.best is None or result.accuracy > state.best["accuracy"]:
+            state.best = {"step": state.step, "accuracy": result.accuracy}
+        if self.accelerator.is_main_process and (seen := judge(state.net, self.task, self.device, state.quantiles)):
+            report, positions = seen
+            state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
+            line["layers"] = [{k: v for k, v in row.items() if k != "advice"} for row in report.rows()]
+            for layer in report.ailing:
+                if layer.layer not in state.warned:
+                    state.warned.append(layer.layer)
+                    self.journal.watcher.note(
+                        f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}"
+                    )
+            self.journal.positions(positions, state.step)
+        state.totals = [0.0] * len(TOTALS)
+        self.journal.epoch(line, seconds, self.waited, int(samples))
+        self.waited = 0.0
+
+    def diverge(self, what: str, step: int, images: Tensor) -> NoReturn:
+        """Say which layer went bad first, and where the last good weights are."""
+        culprit = first_bad_layer(self.state.net, images)
+        epoch = (step - 1) // len(self.batches) + 1
+        raise DivergedError(
+            f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
+            f"try a smaller learning_rate"
+        )

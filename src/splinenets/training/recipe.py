@@ -1,0 +1,181 @@
+"""Recipe: everything that decides what a training run computes, checked before any work starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, get_type_hints
+
+from ..data.augment import augmentation
+from ..data.datasets import FOLDER, KNOWN
+from ..spec import SplineSpec
+from .parsing import from_text, from_value, nearest
+
+STATIC = "static"
+NETWORKS = ("lenet", "resnet")
+ANNEALS = ("one-cycle", "steps")
+PRECISIONS = ("auto", "float32", "bf16", "float64")
+RANGES: dict[str, tuple[float, float]] = {
+    "image_size": (4, 1024),
+    "width": (1, 1024),
+    "depth": (8, 1202),
+    "dropout": (0, 0.99),
+    "spread": (0, 100),
+    "batch": (1, 1_000_000),
+    "epochs": (1, 100_000),
+    "learning_rate": (0, 1000),
+    "momentum": (0, 0.9999),
+    "weight_decay": (0, 10),
+    "warmup": (0, 0.9),
+    "drop_factor": (0, 1),
+    "bins": (2, 10_000),
+    "utilization": (0, 1000),
+    "specialization": (0, 1000),
+    "log_every": (1, 1_000_000_000),
+    "checkpoint_every": (0, 1_000_000_000),
+    "keep": (1, 1000),
+    "seed": (0, 2**62),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to train, on what and how; ``splinenets train NAME --set key=value`` sets any of these.
+
+    data              a data set's name, or folder:PATH
+    image_size        of the images in a folder, in pixels
+    augment           none, crop-flip or affine-elastic
+    network           lenet or resnet
+    width             filters in LeNet's first convolution
+    depth             layers of a ResNet, 6n + 2
+    dropout           LeNet's
+    model             a spec such as D(5)-D-R3, or static for the plain twin
+    spline_options    what a spec has beyond its notation, unless ``model`` says otherwise, such as diffusion=0.875
+    plain             name patterns of layers that stay plain
+    spread            how far knots start from the twin's weight, in its standard deviations
+    batch             samples a step, over all ranks
+    anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
+                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``
+    warmup            share of the steps in which the learning rate rises
+    drops             shares of the steps at which it drops
+    weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
+    utilization       w_u of the regulariser; with both weights 0 there is none
+    specialization    w_s
+    bins, bin_slope   of its histograms
+    full_gradient     let it train features and parents too, as in the paper
+    precision         float32, bf16, float64, or auto: bf16 where the processor has instructions for it
+    log_every         steps between two lines of metrics
+    checkpoint_every  steps between two checkpoints within an epoch; 0: only at its end
+    keep              how many checkpoints are kept, beside the best
+    """
+
+    name: str
+    data: str = "embedded"
+    image_size: int = 32
+    augment: str = "none"
+    network: str = "lenet"
+    width: int = 32
+    depth: int = 32
+    dropout: float = 0.5
+    model: str = "D(5)-D-R3"
+    spline_options: str = ""
+    plain: tuple[str, ...] = ()
+    spread: float = 0.1
+    batch: int = 250
+    epochs: int = 10
+    anneal: str = "one-cycle"
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    warmup: float = 0.3
+    drops: tuple[float, ...] = (0.5, 0.75)
+    drop_factor: float = 0.1
+    utilization: float = 0.05
+    specialization: float = 0.05
+    bins: int = 50
+    bin_slope: float = 100.0
+    full_gradient: bool = False
+    precision: str = "auto"
+    log_every: int = 10
+    checkpoint_every: int = 0
+    keep: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} must lie between {low:,} and {high:,}, got {getattr(self, name)}")
+        if not 1 < self.bin_slope < math.inf:
+            raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
+        if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
+            raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
+        for name, choices in (("network", NETWORKS), ("anneal", ANNEALS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
+        if self.network == "resnet" and (self.depth - 2) % 6:
+            raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
+        if self.data not in KNOWN and not self.data.startswith(FOLDER):
+            raise ValueError(f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))} or {FOLDER}PATH")
+        try:
+            augmentation(self.augment)
+        except ValueError as error:
+            raise ValueError(f"augment: {error}") from None
+        try:
+            self.spec  # noqa: B018
+        except ValueError as error:
+            raise ValueError(f"model: {error}, or {STATIC!r}") from None
+
+    @property
+    def spec(self) -> SplineSpec | None:
+        """The kind of splines, with the recipe's options where ``model`` leaves them open; None for a plain network."""
+        if self.model == STATIC:
+            return None
+        said = {word.partition("=")[0] for word in self.model.split()}
+        more = [word for word in self.spline_options.split() if word.partition("=")[0] not in said]
+        return SplineSpec.parse(" ".join([self.model, *more]))
+
+    @property
+    def regularized(self) -> bool:
+        """Whether the mutual-information regulariser has anything to do."""
+        return self.model != STATIC and self.utilization + self.specialization > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON and TOML know them."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+        """Read plain values; what is unknown or of another type is an error that names it."""
+        hints = recipe_types()
+        for key in values:
+            check_key(key, where)
+        try:
+            return cls(**{key: from_value(key, value, hints[key]) for key, value in values.items()})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def recipe_types() -> dict[str, Any]:
+    """Field -> type."""
+    hints = get_type_hints(Recipe)
+    return {field.name: hints[field.name] for field in fields(Recipe)}
+
+
+def check_key(key: str, where: str) -> None:
+    """Raise unless a recipe has this field; the message has the nearest that it has."""
+    known = list(recipe_types())
+    if key not in known:
+        raise ValueError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """``key=value``, as after ``--set``, read by the field's type."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set wants key=value, such as --set epochs=3, got {text!r}")
+    key = key.strip()
+    check_key(key, "--set")
+    if key in ("name",):
+        raise ValueError("--set: name is the recipe's own and cannot be set")
+    return key, from_text(key, value.strip(), recipe_types()[key])

@@ -1,0 +1,13 @@
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Small problems, and several test processes side by side."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    torch.manual_seed(0)

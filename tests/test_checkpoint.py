@@ -1,0 +1,218 @@
+"""Whatever happens while a checkpoint is written, the old or the new one can be read; damage is never silent."""
+
+import errno
+import io
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from runs import fork, outcome
+from splinenets.training import checkpoint
+from splinenets.training.checkpoint import Checkpoint
+from splinenets.training.run import Lines
+from splinenets.training.sealed import DamagedError
+from tiny import damaged
+
+
+def example(step):
+    generator = torch.Generator().manual_seed(step)
+    tensors = {"model.weight": torch.randn(5, 3, generator=generator), "momentum.weight": torch.randn(5, 3)}
+    return Checkpoint(step, tensors, {"totals": [0.1 * step, 3.0], "best": None})
+
+
+def equal(left, right):
+    return (
+        left.step == right.step
+        and left.state == right.state
+        and left.tensors.keys() == right.tensors.keys()
+        and all(torch.equal(left.tensors[key], right.tensors[key]) for key in left.tensors)
+    )
+
+
+def silent(text):
+    raise AssertionError(text)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    checkpoint.write(tmp_path / "checkpoints", example(10), keep=2)
+    return tmp_path / "checkpoints"
+
+
+class Trouble:
+    """Something happens at the n-th write, fsync, rename or removal. A write is cut in the middle."""
+
+    def __init__(self, monkeypatch, at, happen):
+        self.left, self.happen = at, happen
+        opened, replace, unlink, fsync = Path.open, Path.replace, Path.unlink, os.fsync
+        trouble = self
+
+        class Slow(io.FileIO):
+            def write(self, content):
+                if trouble.due():
+                    super().write(content[: len(content) // 2])
+                    trouble.happen()
+                return super().write(content)
+
+        def patched_open(path, mode="r", *args, **kwargs):
+            return Slow(str(path), mode) if mode == "wb" else opened(path, mode, *args, **kwargs)
+
+        def before(function):
+            def patched(*args, **kwargs):
+                if self.due():
+                    self.happen()
+                return function(*args, **kwargs)
+
+            return patched
+
+        monkeypatch.setattr(Path, "open", patched_open)
+        monkeypatch.setattr(Path, "replace", before(replace))
+        monkeypatch.setattr(Path, "unlink", before(unlink))
+        monkeypatch.setattr(os, "fsync", before(fsync))
+
+    def due(self):
+        self.left -= 1
+        return self.left == 0
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_at_every_operation_of_a_save(folder):
+    """The old one or the new one, never neither."""
+    checkpoint.write(folder, example(20), keep=2)
+    for at in range(1, 100):
+
+        def die(at=at):
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                Trouble(monkeypatch, at, kill)
+                checkpoint.write(folder, example(30), keep=1)
+
+        code = outcome(fork(die))
+        found = checkpoint.read_last(folder, silent)
+        assert found.step in (20, 30)
+        assert equal(Checkpoint(found.step, {"model.weight": found.tensors["model.weight"]}, found.state),
+                     Checkpoint(found.step, {"model.weight": example(found.step).tensors["model.weight"]}, example(found.step).state))  # fmt: skip
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        for path in folder.glob("*30*"):  # again from the old one
+            path.unlink()
+        if not checkpoint.steps(folder):
+            checkpoint.write(folder, example(20), keep=2)
+    assert code == 0
+    assert at > 8
+    assert checkpoint.steps(folder) == [30]
+    assert sorted(path.name for path in folder.iterdir()) == ["00000030.json", "00000030.safetensors"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    failures = 0
+    for at in range(1, 100):
+
+        def fail():
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            trouble = Trouble(patch, at, fail)
+            try:
+                checkpoint.write(folder, example(30), keep=2)
+            except OSError as error:
+                failures += 1
+                assert error.errno == number
+                assert number == errno.EACCES or str(folder) in str(error)
+            done = trouble.left > 0
+        assert checkpoint.read_last(folder, silent).step in (10, 30)
+        if checkpoint.steps(folder) == [10]:
+            assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        for path in folder.glob("*30*"):
+            path.unlink()
+        if done:
+            break
+    assert done
+    assert failures >= 6
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        checkpoint.write(tmp_path / "file/checkpoints", example(1))
+
+
+def test_300_damaged_files(folder):
+    """Every flipped bit and every cut is noticed: a loud fall-back, or an error if there is nothing to fall back to."""
+    checkpoint.write(folder, example(20), keep=2)
+    count = 0
+    for name in ("00000020.safetensors", "00000020.json"):
+        whole = (folder / name).read_bytes()
+        for content in damaged(whole, 150):
+            count += content != whole
+            (folder / name).write_bytes(content)
+            notes = []
+            found = checkpoint.read_last(folder, notes.append)
+            if found.step == 20:  # a bit of white space between JSON's words
+                assert name.endswith(".json")
+                assert equal(found, checkpoint.Checkpoint(20, found.tensors, example(20).state))
+                assert torch.equal(found.tensors["model.weight"], example(20).tensors["model.weight"])
+                continue
+            assert found.step == 10
+            assert "WARNING" in notes[0]
+            assert name in notes[0]
+            assert "fell back to the last good checkpoint, of step 10" in notes[-1]
+        (folder / name).write_bytes(whole)
+    assert count == 300
+
+
+def test_nothing_to_fall_back_to(folder):
+    (folder / "00000010.safetensors").write_bytes(b"")
+    with pytest.raises(DamagedError, match="no checkpoint that is whole"):
+        checkpoint.read_last(folder, lambda text: None)
+    (folder / "00000010.safetensors").unlink()
+    with pytest.raises(DamagedError, match="missing"):
+        checkpoint.read_last(folder, lambda text: None)
+
+
+def test_damaged_checkpoint_of_the_same_step_is_replaced(folder):
+    (folder / "00000010.safetensors").write_bytes(b"")
+    checkpoint.write(folder, example(10), keep=2)
+    assert checkpoint.read_last(folder, silent).step == 10
+
+
+def test_keep_policy(tmp_path):
+    for step in range(1, 8):
+        checkpoint.write(tmp_path, example(step), keep=2, also=3 if step >= 3 else None)
+    assert checkpoint.steps(tmp_path) == [3, 6, 7]
+
+
+def test_empty_folder_has_no_checkpoint(tmp_path):
+    assert checkpoint.read_last(tmp_path, silent) is None
+
+
+def test_other_formats_are_refused(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    with pytest.raises(ValueError, match="has format 1, this version of splinenets reads 2"):
+        checkpoint.read_last(folder, silent)
+
+
+def test_pack_and_unpack():
+    assert equal(checkpoint.unpack(checkpoint.pack(saved := example(4))), saved)
+
+
+def test_lines_go_back(tmp_path):
+    lines = Lines(tmp_path / "metrics.jsonl", 0)
+    lines.add({"step": 1})
+    length = lines.settle()
+    lines.add({"step": 2})
+    lines.close()
+    again = Lines(tmp_path / "metrics.jsonl", length)
+    again.add({"step": 3})
+    again.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 3}\n'
+    with pytest.raises(ValueError, match="should hold 1000 bytes or more, but holds 24: lines were lost"):
+        Lines(tmp_path / "metrics.jsonl", 1000)

@@ -1,0 +1,33 @@
+"""What the docs say is what the commands print."""
+
+import re
+from pathlib import Path
+
+from benchmarks import costs
+
+import splinenets as sn
+import zoo
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_cost_tables_are_up_to_date():
+    text = (DOCS / "results.md").read_text()
+    printed = re.search(r"<!-- benchmarks.costs -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)[1].strip()
+    assert printed == costs.tables()
+
+
+def test_links_lead_somewhere():
+    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_table_of_converted_networks_is_up_to_date():
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \|$", (DOCS / "conversion.md").read_text(), flags=re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(zoo.CONFIGS)
+    for name, converted, left in rows:
+        model, images = zoo.build(name)
+        conversion = sn.convert(model, "D(3)-C-R3", example=images).conversion
+        assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name

@@ -1,0 +1,133 @@
+import pytest
+import torch
+from torch import nn
+
+import splinenets as sn
+import zoo
+
+
+def trained(net, x, steps=3):
+    """Batch norms that have seen something, and affine parts that do something."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+            module.momentum = 0.5
+            nn.init.uniform_(module.weight, 0.5, 2)
+            nn.init.normal_(module.bias)
+    with torch.no_grad():
+        for _ in range(steps):
+            net.train()(x)
+    return net.eval()
+
+
+def norms(net):
+    return sum(isinstance(m, nn.BatchNorm2d | nn.BatchNorm1d) for m in net.modules())
+
+
+@pytest.mark.parametrize("spec", ["static", "D(5)-C-R3", "H(5)-D-R3", "H(3)-C-G4 independent dims=2"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("by_example", [True, False])
+def test_folding_is_exact_in_eval_mode(spec, dtype, tolerance, by_example):
+    x = torch.randn(8, 3, 12, 12, dtype=dtype)
+    net = sn.models.resnet(14, shortcut="projection").to(dtype)
+    if spec != "static":
+        net = sn.convert(net, spec, example=x, spread=0.3)
+    trained(net, x)
+    folded = sn.fold_batchnorm(net, example=x[:2] if by_example else None)
+    assert norms(net) == 15
+    assert norms(folded) == 0
+    expected = net(x)
+    torch.testing.assert_close(folded(x), expected, rtol=0, atol=tolerance * expected.abs().max().item() * 10)
+
+
+def test_only_what_follows_directly_is_folded():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm_a = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+            self.b, self.norm_b = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+            self.c = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            y = self.a(x)
+            y = self.norm_a(y) + y  # used twice
+            return self.c(self.norm_b(self.b(y)).relu())
+
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(sn.convert(Both(), "D(3)-C-R3", spread=0.5), x)
+    for example in (None, x):
+        folded = sn.fold_batchnorm(net, example=example)
+        assert isinstance(folded.norm_a, nn.BatchNorm2d)
+        assert isinstance(folded.norm_b, nn.Identity)
+        torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_called_twice_is_not_folded():
+    layer, norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+    net = trained(sn.convert(nn.Sequential(layer, norm, layer), "D(3)-C-R4"), torch.randn(4, 3, 5, 5))
+    assert norms(sn.fold_batchnorm(net)) == 1
+
+
+def test_networks_that_decide_while_they_run_need_an_example():
+    class Deciding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return self.norm(self.conv(x)) if x.sum() > -1e9 else x
+
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(sn.convert(Deciding(), "D(3)-C-R4", spread=1.0), x)
+    with pytest.raises(ValueError, match="pass an example"):
+        sn.fold_batchnorm(net)
+    folded = sn.fold_batchnorm(net, example=x)
+    assert norms(folded) == 0
+    torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ResNet", "MobileNetV2", "RegNet"])
+def test_networks_from_elsewhere(name):
+    model, images = zoo.build(name)
+    net = sn.convert(model, "H(3)-C-R3", example=images, spread=0.2).eval()
+    folded = sn.fold_batchnorm(net, example=images)
+    assert norms(folded) < norms(net) / 2
+    torch.testing.assert_close(folded(images)[0], net(images)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", ["D(5)-C-R3", "H(4)-D-G2 dims=2", "H(3)-D-R4 independent"])
+def test_collapse_at_a_position(spec):
+    x = torch.randn(4, 3, 12, 12)
+    net = sn.convert(sn.models.resnet(8), spec, example=x, spread=0.5).eval()
+    plain = sn.collapse(net, 0.3)
+    assert not any(isinstance(m, sn.SplineLayer) for m in plain.modules())
+    assert type(plain.conv) is nn.Conv2d
+    assert not plain._forward_hooks
+    assert plain.state_dict().keys() == sn.models.resnet(8).state_dict().keys()
+    position = torch.full((1, net.conv.coordinates), 0.3)
+    torch.testing.assert_close(plain.conv.weight, net.conv.weights_at(position)[0])
+    assert plain(x).shape == (4, 10)
+
+
+def test_collapse_of_constant_positions_changes_nothing():
+    x = torch.randn(4, 3, 12, 12)
+    net = sn.convert(sn.models.resnet(8), "D(5)-C-R3", example=x, spread=0.5).eval()
+    for module in net.modules():
+        if isinstance(module, sn.SplineLayer):
+            nn.init.zeros_(module.projection.weight)
+            nn.init.normal_(module.projection.running_mean)
+    y, positions = sn.trace(net, x)
+    torch.testing.assert_close(sn.collapse(net, positions)(x), y, rtol=1e-4, atol=1e-5)
+
+
+def test_collapse_refuses_what_it_cannot_do():
+    x = torch.randn(4, 3, 12, 12)
+    net = sn.convert(sn.models.resnet(8), "D(5)-C-R3", spread=0.5).eval()
+    _, positions = sn.trace(net, x)
+    with pytest.raises(ValueError, match="'conv' are not constant: they differ by up to"):
+        sn.collapse(net, positions)
+    with pytest.raises(ValueError, match="no positions for layer 'conv'"):
+        sn.collapse(net, {})
+    with pytest.raises(ValueError, match="got 2"):
+        sn.collapse(net, 2)
+    with pytest.raises(ValueError, match="no spline layers"):
+        sn.collapse(nn.Linear(2, 2))

@@ -1,0 +1,114 @@
+"""The package as a whole: what it imports, what its README promises, its examples and command line."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import splinenets as sn
+from splinenets import cli
+
+ROOT = Path(__file__).parent.parent
+# who may import whom: nobody below
+ORDER = [
+    "tables", "spec", "basis", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
+    "health", "cost", "models", "data", "training", "analysis", "export", "commands", "cli",
+]  # fmt: skip
+
+
+def test_importing_needs_torch_alone():
+    code = "import sys, splinenets; print([m for m in ('typer','rich','safetensors','PIL','accelerate','matplotlib','onnx') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_all_names_exist():
+    assert sorted(sn.__all__) == sn.__all__
+    assert all(hasattr(sn, name) for name in sn.__all__)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "src/splinenets").rglob("*.py")), ids=lambda f: f.stem)
+def test_imports_point_one_way(file):
+    package = (ROOT / "src/splinenets").resolve()
+    own = file.relative_to(package).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):
+        return
+    depth = len(file.relative_to(package).parts)
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == depth:
+            names = [node.module.split(".")[0]] if node.module else [a.name for a in node.names]
+            for name in names:
+                if name in ORDER and name != own:
+                    assert ORDER.index(name) < ORDER.index(own), f"{own} imports {name}"
+
+
+def test_the_readmes_example_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", blocks[0]], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "conv1" in found.stdout
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("0*.py")), ids=lambda f: f.stem)
+def test_examples_run(file):
+    found = subprocess.run(
+        [sys.executable, "-W", "error", file, "--quick"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout
+
+
+def run(*words):
+    """Exit code, output and error of the command line, without a traceback."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from splinenets.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in found.stderr
+    return found.returncode, found.stdout, found.stderr
+
+
+def test_profile():
+    code, out, _ = run("profile", "lenet8", "--model", "D(3)-C-R3", "--image", "1x28x28", "--layers")
+    assert code == 0
+    assert "dense2" in out
+    assert "lenet128" in out
+
+
+def test_profile_as_json():
+    result = CliRunner().invoke(cli.app, ["profile", "resnet8", "--json"])
+    assert result.exit_code == 0
+    assert '"resnet110 static"' in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["profile", "vgg16"], "vgg16"),
+        (["profile", "resnet33"], "33"),
+        (["profile", "resnet32", "--model", "Z"], "'Z'"),
+        (["profile", "resnet32", "--image", "3x32"], "'3x32'"),
+        (["profile", "resnet32", "--image", "0x32x32"], "0x32x32"),
+        (["profile", "lenet32", "--image", "3x2x2"], "image_size"),
+        (["profile"], "Missing argument"),
+        (["fly"], "fly"),
+    ],
+)
+def test_bad_command_lines(words, complaint):
+    code, _, error = run(*words)
+    assert code == 2
+    assert complaint in error
+
+
+def test_version_and_help():
+    assert run("--version")[1].strip() == sn.__version__
+    assert "profile" in run("--help")[1]
+    assert "Examples" in run("profile", "--help")[1]

@@ -1,0 +1,217 @@
+"""Recipes and command lines: what is wrong is named, with exit code 2 and no traceback."""
+
+import contextlib
+import io
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from splinenets.cli import main
+from splinenets.training.parsing import from_text
+from splinenets.training.recipe import Recipe, parse_override, recipe_types
+from splinenets.training.recipes import load_recipe, names
+from splinenets.training.schedule import learning_rate
+
+
+def call(*arguments):
+    """Exit code, standard output and error of a command line."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stopped:
+        main([str(a) for a in arguments])
+    return stopped.value.code or 0, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])
+@pytest.mark.parametrize("schedule", ["fast", "paper"])
+def test_shipped_recipes(name, schedule):
+    assert name in names()
+    recipe = load_recipe(name, schedule)
+    assert recipe.spec is not None
+    assert (recipe.bins, recipe.bin_slope, recipe.momentum) == (50, 100, 0.9)
+    if schedule == "paper":
+        assert (recipe.batch, recipe.learning_rate, recipe.spec.variance, recipe.spec.slope) == (250, 0.3, 0.05, 0.4)
+        resnet = recipe.network == "resnet"
+        assert recipe.spec.diffusion == (0.875 if resnet else 1)
+        assert recipe.utilization == recipe.specialization == (0.05 if resnet else 0.2)
+    else:
+        assert recipe.anneal == "one-cycle"
+        assert recipe.weight_decay > 0
+
+
+def test_recipe_round_trip():
+    recipe = load_recipe("cifar10-resnet", "paper", ["drops=0.2,0.9", "full_gradient=yes"], model="static", seed=3)
+    assert (recipe.drops, recipe.full_gradient, recipe.model, recipe.seed) == ((0.2, 0.9), True, "static", 3)
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.as_dict()))) == recipe
+
+
+def test_model_overrules_spline_options():
+    assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3 diffusion=0.5").spec.diffusion == 0.5
+    assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3").spec.diffusion == 0.875
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dmo"], "unknown recipe 'dmo', did you mean 'demo'?"),
+        (["nowhere.toml"], "there is no recipe file 'nowhere.toml'"),
+        (["demo", "--set", "epoch=3"], "unknown key 'epoch', did you mean 'epochs'?"),
+        (["demo", "--set", "epochs"], "--set wants key=value, such as --set epochs=3, got 'epochs'"),
+        (["demo", "--set", "epochs=two"], "epochs wants a whole number, got 'two'"),
+        (["demo", "--set", "epochs=0"], "epochs must lie between 1 and 100,000, got 0"),
+        (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
+        (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
+        (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
+        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet"),
+        (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
+        (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
+        (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),
+        (["demo", "--set", "name=x"], "name is the recipe's own"),
+        (["demo", "--model", "H(5)"], "model: cannot read the spec 'H(5)'"),
+        (["demo", "--model", "D(5)-D-G7"], "G7 asks for 7 splines, which do not divide"),
+        (["demo", "--set", "plain=conv9"], "the pattern 'conv9' fits no layer"),
+        (["demo", "--schedule", "slow"], "has no schedule 'slow'"),
+        (["demo", "--tracker", "tensorbord"], "unknown tracker 'tensorbord', did you mean 'tensorboard'?"),
+        (["demo", "--set", "data=folder:/nowhere"], "there is no folder /nowhere"),
+    ],
+)
+def test_wrong_input_is_one_sentence(arguments, message, tmp_path):
+    code, out, err = call("train", *arguments, "--out", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_data_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPLINENETS_DATA", str(tmp_path))
+    code, _, err = call("train", "mnist-lenet", "--out", tmp_path / "run")
+    assert code == 2
+    assert "splinenets data get mnist" in err
+
+
+def test_tracker_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("splinenets.training.trackers.get_available_trackers", list)
+    code, _, err = call("train", "demo", "--tracker", "tensorboard", "--out", tmp_path / "run")
+    assert code == 2
+    assert "pip install 'splinenets[tensorboard]'" in err
+
+
+def test_evaluate_what_is_no_run(tmp_path):
+    assert "is not a run" in call("evaluate", tmp_path)[2]
+    (tmp_path / "run.json").write_text("{")
+    assert "is damaged" in call("evaluate", tmp_path)[2]
+
+
+@pytest.mark.parametrize("anneal", ["one-cycle", "steps"])
+def test_learning_rate(anneal):
+    recipe = Recipe(name="r", anneal=anneal, learning_rate=1.0, warmup=0.25, drops=(0.5, 0.75))
+    rates = [learning_rate(recipe, step, 100) for step in range(100)]
+    assert max(rates) == 1.0
+    assert min(rates) >= 0
+    assert rates[:25] == sorted(rates[:25])
+    assert rates[25:] == sorted(rates[25:], reverse=True)
+    assert rates[0] == pytest.approx(0.04)
+    assert rates[-1] == pytest.approx(0.01 if anneal == "steps" else 0, abs=2e-3)
+    assert [learning_rate(Recipe(name="r", epochs=1, warmup=w), 0, 1) >= 0 for w in (0, 0.9)] == [True, True]
+
+
+# Generated command lines and recipes
+
+KEYS = sorted(recipe_types())
+junk = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+numbers = st.one_of(st.integers(), st.floats()).map(str)
+words = st.sampled_from(["", "static", "D(5)-C-R3", "true", "1,2", "0.5,0.5", "-1", "1e999", "nan", "steps", "resnet"])
+many = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def fine(code, err, *named):
+    """Nothing was wrong, or one sentence names what was."""
+    assert code in (0, 2)
+    if code == 2:
+        assert err.strip()
+        assert "Traceback" not in err
+        assert any(name in err for name in named), (err, named)
+
+
+@many
+@given(key=st.sampled_from(KEYS), value=st.one_of(junk, numbers, words))
+def test_generated_values(key, value):
+    code, _, err = call("train", "demo", "--show", "--set", f"{key}={value}")
+    fine(code, err, key, "model" if key == "spline_options" else key)
+    try:  # the parser and the command line agree
+        parse_override(f"{key}={value}")
+    except ValueError as error:
+        assert code == 2
+        assert key in str(error)
+
+
+@many
+@given(key=st.one_of(junk, st.sampled_from(KEYS).map(lambda k: k[:-1]), st.sampled_from(KEYS).map(lambda k: k + "s")))
+def test_generated_keys(key):
+    code, _, err = call("train", "demo", "--show", "--set", f"{key}=1")
+    fine(code, err, "unknown key", "--set", *KEYS)
+
+
+tokens = st.one_of(
+    st.sampled_from(
+        ["--model", "--seed", "--set", "--schedule", "--resum", "--tracker", "-x", "--", "static", "epochs=2"]
+    ),
+    junk,
+    numbers,
+)
+
+
+@many
+@given(arguments=st.lists(tokens, max_size=5))
+def test_generated_command_lines(arguments):
+    code, _, err = call("train", "demo", "--show", *arguments)
+    fine(code, err, "splinenets: ", "Error", "Usage")
+
+
+values = st.recursive(
+    st.one_of(st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), junk),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@many
+@given(
+    content=st.one_of(st.dictionaries(st.one_of(st.sampled_from([*KEYS, "schedule"]), junk), values, max_size=3), junk)
+)
+def test_generated_recipes(content, tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "mine.toml"
+    text = (
+        content
+        if isinstance(content, str)
+        else "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in content.items())
+    )
+    path.write_text(text, encoding="utf-8")
+    code, _, err = call("train", path, "--show")
+    fine(code, err, *KEYS, "unknown key", "schedule", "TOML")
+
+
+def test_from_text_knows_every_type():
+    for name, kind in recipe_types().items():
+        default = getattr(Recipe(name="r"), name)
+        text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        assert from_text(name, text, kind) == default
+
+
+def test_show_starts_nothing(tmp_path):
+    code, out, _ = call("train", "demo", "--show", "--out", tmp_path / "run", "--seed", "7")
+    assert code == 0
+    assert json.loads(out)["seed"] == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_twin_and_spline_start_alike():
+    from splinenets.training.build import build_network, load_task
+
+    chosen = [load_recipe("demo", model=model) for model in ("static", "D(5)-D-R3")]
+    twin, spline = (build_network(recipe, load_task(recipe)) for recipe in chosen)
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(parameter, spline.get_parameter(name))

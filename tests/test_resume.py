@@ -1,0 +1,159 @@
+"""A run that is killed and resumed ends with the same bits as one that is not."""
+
+import errno
+import json
+import os
+import random
+import signal
+
+import pytest
+
+from runs import count_calls, die_after, files, fork, outcome, recipe, train
+from splinenets.stopped import Stopped
+from splinenets.training import Watcher, checkpoint
+from splinenets.training.diagnose import DivergedError
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(recipe(epochs=1), folder.with_name("warm"))  # what is imported late is imported here, not in the children
+    calls = count_calls(lambda: train(recipe(), folder))
+    return files(folder), calls
+
+
+def survives(moment, folder, expected):
+    def die():
+        die_after(moment)
+        train(recipe(), folder)
+
+    assert outcome(fork(die)) == -signal.SIGKILL
+    assert outcome(fork(lambda: train(recipe(), folder, resume=True))) == 0
+    assert files(folder) == expected
+
+
+def moments(calls, count, seed):
+    return random.Random(seed).sample(range(1, calls * 9 // 10), count)  # the count varies a little from run to run
+
+
+def test_resume_is_bit_exact_after_sigkill(undisturbed, tmp_path):
+    expected, calls = undisturbed
+    for number, moment in enumerate(moments(calls, 3, 0)):
+        survives(moment, tmp_path / f"{number}", expected)
+
+
+@pytest.mark.slow
+def test_resume_is_bit_exact_after_sigkill_at_30_moments(undisturbed, tmp_path):
+    expected, calls = undisturbed
+    for number, moment in enumerate(moments(calls, 30, 1)):
+        survives(moment, tmp_path / f"{number}", expected)
+
+
+def test_killed_again_and_again(undisturbed, tmp_path):
+    expected, calls = undisturbed
+    code, folder = -signal.SIGKILL, tmp_path / "run"
+    for _ in range(30):
+
+        def die():
+            die_after(int(calls * 0.4))
+            train(recipe(), folder, resume=True)
+
+        code = outcome(fork(die))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert code == 0
+    assert files(folder) == expected
+
+
+class Sends(Watcher):
+    """Sends this process a signal after a step."""
+
+    def __init__(self, step, number):
+        self.at, self.number = step, number
+
+    def step(self, step, loss, accuracy):
+        if step == self.at:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_stop(number, code, undisturbed, tmp_path):
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped, match="stopped at step 6 of 12, and saved it") as stopped:
+        train(recipe(), tmp_path / "run", watcher=Sends(5, number))
+    assert stopped.value.exit_code == code
+    assert signal.getsignal(number) is before
+    train(recipe(), tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == undisturbed[0]
+
+
+def test_metrics_say_what_happened(undisturbed):
+    lines = [json.loads(line) for line in undisturbed[0]["metrics.jsonl"].splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 13))
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3]
+    assert {layer["layer"] for layer in epochs[0]["layers"]} == {"conv1", "conv2", "dense1", "dense2"}
+    assert epochs[1]["layers"][0]["drift"] is not None
+
+
+def test_resuming_what_is_complete_changes_nothing(tmp_path):
+    train(recipe(epochs=1), tmp_path / "run")
+    before = files(tmp_path / "run")
+    train(recipe(epochs=1), tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+
+
+def test_folder_in_use_is_left_alone(tmp_path):
+    train(recipe(epochs=1), tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+        train(recipe(epochs=1), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"begun with dropout=0\.5, now dropout is 0\.1: resume with the same recipe"):
+        train(recipe(epochs=1, dropout=0.1), tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/letter.txt").write_text("dear")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="in use by something that is not a run"):
+            train(recipe(), tmp_path / "other", resume=resume)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    class Starts(Watcher):
+        def begin(self, step, steps, batch):
+            with pytest.raises(ValueError, match="another process trains in"):
+                train(recipe(epochs=1), tmp_path / "run", resume=True)
+
+    train(recipe(epochs=1), tmp_path / "run", watcher=Starts())
+
+
+def test_loss_that_is_not_finite_names_layer_and_checkpoint(tmp_path):
+    wild = recipe(learning_rate=1000.0, model="static", weight_decay=10.0, epochs=9, warmup=0, anneal="steps")
+    words = r"(the loss is (nan|inf)|weights are not finite) at step \d+, epoch \d+: first bad are .*'\w+'"
+    with pytest.raises(DivergedError, match=words) as e:
+        train(wild, tmp_path / "run")
+    assert "the last good checkpoint is" in str(e.value)
+    assert e.value.exit_code == 3
+    last = checkpoint.read_last(tmp_path / "run/checkpoints", print)
+    assert all(tensor.isfinite().all() for name, tensor in last.tensors.items() if name.startswith("model."))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_full_disk_keeps_the_last_checkpoint(number, tmp_path, monkeypatch):
+    """One sentence that names the place; what was saved stays, and nothing half-written."""
+    done, sync = [], os.fsync
+
+    def full(file):
+        if checkpoint.steps(tmp_path / "run/checkpoints"):
+            raise OSError(number, os.strerror(number))
+        done.append(sync(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=str(tmp_path / "run")):
+            train(recipe(), tmp_path / "run")
+    assert done
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["00000002.json", "00000002.safetensors"]
+    train(recipe(), tmp_path / "run", resume=True)

@@ -1,0 +1,144 @@
+"""The commands around the loop, trackers, and the wheel."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from runs import recipe, tiny_task, train
+from splinenets.layers import SplineLayer
+from splinenets.training import Watcher
+from splinenets.training.build import build_network, build_optimizer
+from splinenets.training.diagnose import first_bad_layer
+from splinenets.training.precision import resolve
+from test_recipe import call
+
+SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
+
+
+def test_train_evaluate_and_demo(tmp_path):
+    code, out, err = call("train", "demo", *SMALL, "--out", tmp_path / "run")
+    assert code == 0
+    assert "4 steps, best test accuracy" in out
+    assert "epoch   1" in err
+    assert json.loads((tmp_path / "run/run.json").read_text())["content"]["versions"]["torch"] == torch.__version__
+    line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    for which in ("last", "best"):
+        code, out, _ = call("evaluate", tmp_path / "run", "--checkpoint", which)
+        assert code == 0
+        assert f"accuracy {line['test_accuracy']:.2%}" in out
+        assert "conv2" in out
+    assert "choose from last, best" in call("evaluate", tmp_path / "run", "--checkpoint", "first")[2]
+    for _ in range(2):  # the second time there is nothing to train
+        code, out, _ = call("demo", *SMALL, "--out", tmp_path / "demo")
+        assert code == 0
+        for row in ("accuracy", "parameters", "MACs", "latency", "positions"):
+            assert f"\n{row} " in out
+
+
+def test_evaluate_refuses_damaged_checkpoints(tmp_path):
+    assert call("train", "demo", *SMALL, "--out", tmp_path / "run")[0] == 0
+    (last,) = (tmp_path / "run/checkpoints").glob("*.safetensors")
+    last.write_bytes(last.read_bytes()[:-1])
+    code, _, err = call("evaluate", tmp_path / "run")
+    assert code == 2
+    assert "damaged" in err
+
+
+def test_tensorboard(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(recipe(epochs=2), tmp_path / "run", trackers=["tensorboard"])
+    events = reader.EventAccumulator(str(tmp_path / "run/splinenets"), size_guidance={"histograms": 0})
+    events.Reload()
+    tags = events.Tags()
+    assert {"train/cross_entropy", "train/regularizer", "train/accuracy", "train/learning_rate"} <= set(tags["scalars"])
+    assert {"epoch/test_accuracy", "entropy/conv1", "information/dense2"} <= set(tags["scalars"])
+    assert set(tags["histograms"]) == {f"positions/{name}" for name in ("conv1", "conv2", "dense1", "dense2")}
+    assert [e.step for e in events.Histograms("positions/conv1")] == [4, 8]
+
+
+def test_health_warns_once_for_each_layer(tmp_path):
+    notes = []
+
+    class Hears(Watcher):
+        def note(self, text):
+            notes.append(text)
+
+    flat = recipe(epochs=3, model="D(4)-D-R3 slope=0.001", utilization=0.0, specialization=0.0)
+    train(flat, tmp_path / "run", watcher=Hears())
+    assert len(notes) == 4
+    assert all("WARNING: positions of" in note and "constant" in note for note in notes)
+
+
+def test_weight_decay_spares_biases_norms_and_matching():
+    chosen = recipe(network="resnet", depth=8, model="H(4)-C-R3", weight_decay=0.1)
+    net = build_network(chosen, tiny_task(chosen))
+    decayed, free = build_optimizer(chosen, net).param_groups
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+    matching = [p for name, p in net.named_parameters() if ".matching." in name]
+    assert matching
+    assert {id(p) for p in free["params"]} >= {id(p) for p in (*matching, net.norm.weight, net.dense.bias)}
+    assert sum(map(len, (decayed["params"], free["params"]))) == len(list(net.parameters()))
+
+
+def test_paper_initialisation():
+    chosen = recipe(model="D(4)-C-R3 variance=0.05 independent")
+    net = build_network(chosen, tiny_task(chosen))
+    layers = [m for m in net.modules() if isinstance(m, SplineLayer)]
+    assert all(layer.weight is None for layer in layers)
+    knots = net.dense1.knots
+    assert (knots.var() * net.dense1.fan_in).item() == pytest.approx(0.05, rel=0.1)
+
+
+def test_first_bad_layer_is_named():
+    chosen = recipe(model="static")
+    task = tiny_task(chosen)
+    net, images = build_network(chosen, task), task.example(5)
+    assert first_bad_layer(net, images) == "the loss"
+    assert first_bad_layer(net, images * torch.nan) == "the images"
+    with torch.no_grad():
+        net.conv2.weight[0, 0, 0, 0] = torch.inf
+    assert first_bad_layer(net, images) == "the weights of layer 'conv2'"
+    with torch.no_grad():
+        net.conv2.weight[0, 0, 0, 0] = 0
+        net.dense1.weight.fill_(torch.finfo(torch.float32).max)
+    assert first_bad_layer(net, images) == "the output of layer 'dense1'"
+
+
+def test_precision_is_decided_by_the_processor():
+    assert [resolve(p) for p in ("float32", "bf16", "float64")] == ["float32", "bf16", "float64"]
+    assert resolve("auto") == resolve("auto") != "auto"
+
+
+def test_bf16_trains(tmp_path):
+    state = train(recipe(epochs=1, precision="bf16"), tmp_path / "run")
+    assert all(p.dtype == torch.float32 for p in state.net.parameters())
+
+
+@pytest.mark.slow
+def test_wheel_runs_elsewhere(tmp_path):
+    """Recipes and images travel in the wheel."""
+    here = Path(__file__).parent.parent
+    source = tmp_path / "source"
+    shutil.copytree(here, source, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "*.egg-info", "build"))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def run(*command, **more):
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=600, env=environment | more
+        )
+
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source))
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    shutil.rmtree(source)
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(tmp_path / "site"), str(wheel))
+    where = "import splinenets; print(splinenets.__file__)"
+    assert str(tmp_path / "site") in run(sys.executable, "-c", where, PYTHONPATH=str(tmp_path / "site")).stdout
+    done = run(sys.executable, "-m", "splinenets", "train", "demo", *SMALL, PYTHONPATH=str(tmp_path / "site"))
+    assert "4 steps, best test accuracy" in done.stdout
+    assert (tmp_path / "runs/demo-D5-D-R3/metrics.jsonl").exists()
