@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import time
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
-from splinenets.analysis import health
+from splinenets.health import health
 
 RESULTS = Path(__file__).parent / "results"
 Row: TypeAlias = dict[str, Any]
@@ -132,20 +133,22 @@ def gradients() -> Rows:
 
 def stability() -> Rows:
     """Ten short runs with weights 0.2 for each gradient: how many end with numbers and a network that works."""
-    for rate in (0.05, 0.1):
-        for options in (
-            {"utilization": 0.0, "specialization": 0.0},
-            {"full_gradient": False},
-            {"full_gradient": True},
-            {"full_gradient": True, "estimator": "kernel"},
-            {"full_gradient": False, "exact_gradient": True},
-            {"full_gradient": True, "exact_gradient": True},
-        ):
-            given: Row = {"rate": rate, "utilization": 0.2, "specialization": 0.2, "epochs": 2} | options
-            runs = [train_classifier(seed, **given) for seed in range(10)]
-            # a dead network guesses one class of ten, or has a layer that no longer moves
-            alive = [r["finite"] and r["accuracy"] > 0.3 and "constant" not in r["verdicts"] for r in runs]
-            yield given | {"stable": sum(alive), "of": len(runs)} | summary(runs)
+    cases: list[Row] = [{"rate": rate} | options for rate in (0.05, 0.1) for options in (
+        {"utilization": 0.0, "specialization": 0.0},
+        {"full_gradient": False},
+        {"full_gradient": True},
+        {"full_gradient": True, "estimator": "kernel"},
+        {"full_gradient": False, "exact_gradient": True},
+        {"full_gradient": True, "exact_gradient": True},
+    )]  # fmt: skip
+    for spec in ("H(5)-D-R3", "D(5)-C-R4", "D(5)-D-R3 raw"):
+        cases += [{"spec": spec, "full_gradient": full} for full in (False, True)]
+    for case in cases:
+        options: Row = {"utilization": 0.2, "specialization": 0.2, "epochs": 2} | case
+        runs = [train_classifier(seed, **options) for seed in range(10)]
+        # a dead network guesses one class of ten, or has a layer that no longer moves
+        alive = [r["finite"] and r["accuracy"] > 0.3 and "constant" not in r["verdicts"] for r in runs]
+        yield options | {"stable": sum(alive), "of": len(runs)} | summary(runs)
 
 
 def distance_from_uniform(seed: int, *, spec: str = "D(5)-D-R3", bins: int = 50) -> tuple[float, Tensor]:
@@ -180,7 +183,7 @@ def bias() -> Rows:
         for name, options in (("bins", {}), ("kernel", {"estimator": "kernel"})):
             regularizer = sn.MutualInformation(10, **options)  # type: ignore[arg-type]
             row[name] = float(regularizer.parts({"a": position}, labels).mutual_information)
-        yield row | {"health": health({"a": position}, labels)["a"].row()["information"] * 0.6931}
+        yield row | {"health": health({"a": position}, labels)["a"].row()["information"] * math.log(2)}
 
 
 def views(batch: Tensor, generator: torch.Generator) -> Tensor:
