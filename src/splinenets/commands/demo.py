@@ -49,7 +49,7 @@ def demo(
     typer.echo(f"\n{chosen[0].network} on {chosen[0].data}, {chosen[0].epochs} epochs, seed {chosen[0].seed}\n")
     typer.echo(text_table(("", *rows), body))
     typer.echo(
-        f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images in turn, one thread. Runs: {out}"
+        f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images, one thread. Runs: {out}"
     )
 
 

@@ -1,0 +1,281 @@
+"""What the regulariser does to positions, in short trainings of a small Spline-LeNet on the embedded images.
+
+python -m benchmarks.information NAME    one of the experiments, or "all"
+
+Each experiment prints its rows and writes benchmarks/results/information_NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import splinenets as sn
+from splinenets.health import health
+
+RESULTS = Path(__file__).parent / "results"
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = Iterator[Row]
+
+
+@cache
+def images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training images and labels, test images and labels."""
+    data = sn.data.load("embedded")
+    train, test = ((split.images.float() / 255 - 0.286) / 0.353 for split in (data.train, data.test))
+    return train, data.train.labels, test, data.test.labels
+
+
+def network(seed: int, spec: str = "D(5)-D-R3") -> nn.Module:
+    """A Spline-LeNet-8 without dropout."""
+    torch.manual_seed(seed)
+    return sn.convert(sn.models.lenet(8, dropout=0), spec, example=images()[0][:2], spread=0.1)
+
+
+def fit(net: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], seed: int, epochs: int, rate: float) -> bool:
+    """Stochastic gradient descent, batches of 250, momentum 0.9, one cycle of the learning rate; False: it broke."""
+    train, labels, *_ = images()
+    order = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(train) // 250)
+    net.train()
+    for _ in range(epochs):
+        for chosen in torch.split(torch.randperm(len(train), generator=order), 250):
+            loss = loss_of(train[chosen], labels[chosen])
+            if not loss.isfinite():
+                return False
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            cycle.step()
+    return all(bool(p.isfinite().all()) for p in net.parameters())
+
+
+def train_on(net: nn.Module, regularizer: nn.Module, seed: int, epochs: int, rate: float) -> bool:
+    """Cross-entropy plus a regulariser."""
+
+    def loss_of(batch: Tensor, labels: Tensor) -> Tensor:
+        logits, positions = sn.trace(net, batch)
+        loss = F.cross_entropy(logits, labels)
+        return loss + regularizer(positions, labels) if loss.isfinite() else loss
+
+    return fit(net, loss_of, seed, epochs, rate)
+
+
+def train_classifier(seed: int, *, spec: str = "D(5)-D-R3", epochs: int = 3, rate: float = 0.05, **options: Any) -> Row:
+    """What comes of training with these options of the regulariser, on the test images."""
+    net = network(seed, spec)
+    finite = train_on(net, sn.MutualInformation(10, **options), seed, epochs, rate)
+    return {"seed": seed, "finite": finite} | (look(net) if finite else {})
+
+
+@torch.no_grad()
+def look(net: nn.Module) -> Row:
+    """Accuracy and health on the test images."""
+    *_, test, labels = images()
+    logits, positions = sn.trace(net.eval(), test)
+    layers = health(positions, labels).layers
+    return {
+        "accuracy": float((logits.argmax(1) == labels).float().mean()),
+        "entropy": {layer.layer: layer.entropy for layer in layers},
+        "bits": {layer.layer: layer.information for layer in layers},
+        "verdicts": [layer.verdict for layer in layers],
+    }
+
+
+def mean(rows: list[Row], key: str) -> Any:
+    """The mean over seeds, of a number or of a dict of numbers."""
+    values = [row[key] for row in rows if key in row]
+    if not values or not isinstance(values[0], dict):
+        return statistics.fmean(values) if values else None
+    return {name: statistics.fmean(v[name] for v in values) for name in values[0]}
+
+
+def summary(runs: list[Row]) -> Row:
+    return {key: mean(runs, key) for key in ("accuracy", "entropy", "bits")} | {"runs": runs}
+
+
+def utilization() -> Rows:
+    """Raising the utilisation weight raises entropy in every layer; standardised and raw projections."""
+    for spec in ("D(5)-D-R3", "D(5)-D-R3 raw"):
+        for weight in (0.0, 0.05, 0.2, 0.8):
+            options: Row = {"spec": spec, "utilization": weight, "specialization": 0.0}
+            yield options | summary([train_classifier(seed, **options) for seed in range(3)])
+
+
+def specialization() -> Rows:
+    """Raising the specialisation weight raises the information that positions have about the labels."""
+    for estimator in ("bins", "kernel"):
+        for weight in (0.0, 0.02, 0.06, 0.2):
+            options: Row = {"estimator": estimator, "utilization": 0.2, "specialization": weight}
+            yield options | summary([train_classifier(seed, **options) for seed in range(3)])
+
+
+def gradients() -> Rows:
+    """The three ways to estimate, at the paper's weights for LeNet: soft bins smooth and exact, kernels."""
+    for options in ({}, {"exact_gradient": True}, {"estimator": "kernel"}):
+        for weights in ((0.2, 0.0), (0.2, 0.2)):
+            given: Row = options | dict(zip(("utilization", "specialization"), weights, strict=True))
+            yield given | summary([train_classifier(seed, **given) for seed in range(3)])
+
+
+def stability() -> Rows:
+    """Ten short runs with weights 0.2 for each gradient: how many end with numbers and a network that works."""
+    cases: list[Row] = [{"rate": rate} | options for rate in (0.05, 0.1) for options in (
+        {"utilization": 0.0, "specialization": 0.0},
+        {"full_gradient": False},
+        {"full_gradient": True},
+        {"full_gradient": True, "estimator": "kernel"},
+        {"full_gradient": False, "exact_gradient": True},
+        {"full_gradient": True, "exact_gradient": True},
+    )]  # fmt: skip
+    for spec in ("H(5)-D-R3", "D(5)-C-R4", "D(5)-D-R3 raw"):
+        cases += [{"spec": spec, "full_gradient": full} for full in (False, True)]
+    for case in cases:
+        options: Row = {"utilization": 0.2, "specialization": 0.2, "epochs": 2} | case
+        runs = [train_classifier(seed, **options) for seed in range(10)]
+        # a dead network guesses one class of ten, or has a layer that no longer moves
+        alive = [r["finite"] and r["accuracy"] > 0.3 and "constant" not in r["verdicts"] for r in runs]
+        yield options | {"stable": sum(alive), "of": len(runs)} | summary(runs)
+
+
+def distance_from_uniform(seed: int, *, spec: str = "D(5)-D-R3", bins: int = 50) -> tuple[float, Tensor]:
+    """Total variation between positions and uniform ones, mean over layers; and the histograms (coordinates, 50)."""
+    train, _, test, _ = images()
+    net = network(seed, spec)
+    train_on(net, sn.MutualInformation(10, bins=bins, utilization=0.2, specialization=0), seed, 3, 0.05)
+    with torch.no_grad():
+        _, positions = sn.trace(net.eval(), torch.cat([train, test]))
+    shares = [torch.stack([c.histc(50, 0, 1) for c in p.flatten(1).T]) / p.shape[0] for p in positions.values()]
+    return statistics.fmean(float((s - 1 / 50).abs().sum(1).mean() / 2) for s in shares), torch.cat(shares)
+
+
+def histograms() -> Rows:
+    """The paper's figure 6: how far from uniform positions are after training with few or many bins."""
+    for spec in ("D(5)-D-R3", "D(5)-D-R3 raw"):
+        for bins in (2, 3, 5, 50):
+            results = [distance_from_uniform(seed, spec=spec, bins=bins) for seed in range(3)]
+            distances, shares = [d for d, _ in results], results[0][1]
+            # for the picture: the coordinate in the middle of the field
+            middle = (shares - 1 / 50).abs().sum(1).argsort()[len(shares) // 2]
+            row: Row = {"spec": spec, "bins": bins, "distance": statistics.fmean(distances)}
+            yield row | {"runs": distances, "picture": [round(v, 5) for v in shares[middle].tolist()]}
+
+
+def bias() -> Rows:
+    """What estimators see where there is nothing: positions independent of ten labels, in nats."""
+    torch.manual_seed(0)
+    for samples in (50, 100, 250, 1000, 4000):
+        position, labels = torch.rand(samples, 200), torch.randint(10, (samples,))
+        row: Row = {"samples": samples}
+        for name, options in (("bins", {}), ("kernel", {"estimator": "kernel"})):
+            regularizer = sn.MutualInformation(10, **options)  # type: ignore[arg-type]
+            row[name] = float(regularizer.parts({"a": position}, labels).mutual_information)
+        yield row | {"health": health({"a": position}, labels)["a"].row()["information"] * math.log(2)}
+
+
+def views(batch: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image twice, moved by up to two pixels and with noise: (N, ...) -> (2 N, ...)."""
+    padded = F.pad(batch, (2, 2, 2, 2), value=float(batch.min()))
+    seen = []
+    for image in torch.cat([padded, padded]):
+        x, y = torch.randint(0, 5, (2,), generator=generator).tolist()
+        seen.append(image[:, y : y + 28, x : x + 28])
+    return torch.stack(seen) + 0.2 * torch.randn(2 * len(batch), 1, 28, 28, generator=generator)
+
+
+def train_without_labels(seed: int, options: Row | None) -> Row:
+    """No cross-entropy, no label; then what positions tell about labels, and how far two views lie apart."""
+    train, train_labels, test, labels = images()
+    net = network(seed)
+    noise = torch.Generator().manual_seed(seed)
+    regularizer = sn.MutualInformation(None, **(options or {}))
+    rate = 0.05 if options else 0.0  # at rate 0 projections only learn their features' mean and deviation
+    fit(net, lambda batch, _: regularizer(sn.trace(net, views(batch, noise))[1]), seed, 3, rate)
+    net.eval()
+
+    def positions_of(batch: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([p.flatten(1) for p in sn.trace(net, batch)[1].values()], 1)
+
+    nearest = torch.cdist(positions_of(test), positions_of(train)).topk(5, largest=False).indices
+    voted = train_labels[nearest].mode(1).values
+    first, second = positions_of(views(test, noise)).chunk(2)
+    return look(net) | {
+        "between_views": float((first - second).square().mean().sqrt()),
+        "between_images": float((first - first.roll(1, 0)).square().mean().sqrt()),
+        "nearest_neighbours": float((voted == labels).float().mean()),
+    }
+
+
+def unlabelled() -> Rows:
+    """Training without a single label: what positions then tell about labels, and how far two views lie apart."""
+    for options in (
+        None,
+        {"utilization": 0.2, "views": 1},
+        {"utilization": 0.2, "specialization": 0.02, "views": 2},
+        {"utilization": 0.2, "specialization": 0.06, "views": 2},
+        {"utilization": 0.2, "specialization": 0.2, "views": 2},
+        {"utilization": 0.2, "specialization": 0.2, "views": 2, "estimator": "kernel"},
+    ):
+        runs = [train_without_labels(seed, options) for seed in range(3)]
+        extra = {key: mean(runs, key) for key in ("between_views", "between_images", "nearest_neighbours")}
+        yield (options or {"untrained": True}) | extra | summary(runs)
+
+
+EXPERIMENTS: dict[str, Callable[[], Rows]] = {
+    f.__name__: f for f in (utilization, specialization, gradients, stability, histograms, bias, unlabelled)
+}
+
+
+def run(name: str) -> list[Row]:
+    """Make, print and write the rows of one experiment."""
+    began = time.perf_counter()
+    rows = []
+    for row in EXPERIMENTS[name]():
+        rows.append(row)
+        print({k: _short(v) for k, v in row.items() if k not in ("runs", "picture")}, flush=True)
+    result = {
+        "command": f"python -m benchmarks.information {name}",
+        "what": " ".join((EXPERIMENTS[name].__doc__ or "").split()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "seconds": round(time.perf_counter() - began, 1),
+        "rows": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"information_{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return rows
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _short(v) for k, v in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=[*EXPERIMENTS, "all"])
+    chosen = parser.parse_args().name
+    torch.set_num_threads(1)
+    for name in EXPERIMENTS if chosen == "all" else [chosen]:
+        print(f"{name}: {' '.join((EXPERIMENTS[name].__doc__ or '').split())}", flush=True)
+        run(name)
+
+
+if __name__ == "__main__":
+    main()
