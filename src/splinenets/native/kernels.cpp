@@ -498,6 +498,19 @@ void absorb(const Plan<T>& plan, int64_t samples, const typename T::Real* knots,
     }
 }
 
+// The sum over an image's places, added to what is there: (places, channels) -> (channels)
+template <class T>
+void add_up(const typename T::Real* image, int64_t places, int64_t channels, float* to) {
+  int64_t c = 0;
+  for (; c + LANES <= channels; c += LANES) {
+    Vector sums[4] = {load(to + c)};
+    for (int64_t p = 0; p < places; p++) sums[p % 4] += T::read(image + p * channels + c);
+    store(to + c, sums[0] + sums[1] + (sums[2] + sums[3]));
+  }
+  for (; c < channels; c++)
+    for (int64_t p = 0; p < places; p++) to[c] += T::to_float(image[p * channels + c]);
+}
+
 // What one thread needs to go backward
 template <class T>
 struct Backward : Plan<T> {
@@ -677,8 +690,7 @@ void backward(const Layer& layer, const typename T::Real* x, const float* positi
           channels_across<T>(plan, work.mixed, work.weights);
           work.image_gradient(y_grad + n * output, x_grad + n * image);
         }
-        if (bias_grad)
-          for (int64_t j = 0; j < output; j++) my_bias[j % plan.filters] += T::to_float(y_grad[n * output + j]);
+        if (bias_grad) add_up<T>(y_grad + n * output, plan.out_height * plan.out_width, plan.filters, my_bias);
       }
       absorb<T>(plan, count, knots, work.active, work.filters_grad, my_knots, position_grad + first * coordinates);
     }
@@ -705,21 +717,12 @@ void backward(const Layer& layer, const typename T::Real* x, const float* positi
 // The mean over an image's places: (N, places, channels) -> (N, channels)
 template <class T>
 void pool(int64_t samples, int64_t places, int64_t channels, const typename T::Real* x, float* to) {
-  const float each = 1.0f / places;
 #pragma omp parallel for schedule(static) if (samples > 1)
   for (int64_t n = 0; n < samples; n++) {
-    const typename T::Real* image = x + n * places * channels;
-    int64_t c = 0;
-    for (; c + LANES <= channels; c += LANES) {
-      Vector sums[4] = {};
-      for (int64_t p = 0; p < places; p++) sums[p % 4] += T::read(image + p * channels + c);
-      store(to + n * channels + c, (sums[0] + sums[1] + (sums[2] + sums[3])) * broadcast(each));
-    }
-    for (; c < channels; c++) {
-      float sum = 0;
-      for (int64_t p = 0; p < places; p++) sum += T::to_float(image[p * channels + c]);
-      to[n * channels + c] = sum * each;
-    }
+    float* means = to + n * channels;
+    memset(means, 0, 4 * channels);
+    add_up<T>(x + n * places * channels, places, channels, means);
+    for (int64_t c = 0; c < channels; c++) means[c] /= places;
   }
 }
 
