@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import bench, data, demo, profile, train
+from .commands import bench, data, demo, profile, reproduce, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
 app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.add_typer(bench.app, name="bench", help="Measure, side by side and in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
