@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from splinenets.commands.reproduce import NAMES
 from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, table, trials
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, load_recipe
@@ -54,6 +55,10 @@ def test_seeds_and_rows_can_be_chosen():
     assert len(trials("fashion-specialization", "quick")) == 5
     chosen = trials("cifar10-lenet", "standard", 2, ["LeNet-32", "D(5)*"])
     assert [t.name for t in chosen] == ["LeNet-32-seed0", "D5-D-R3-seed0", "LeNet-32-seed1", "D5-D-R3-seed1"]
+
+
+def test_the_help_names_every_experiment():
+    assert NAMES.split(", ") == list(EXPERIMENTS)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ EXAMPLES = (
     "Examples: [bold]splinenets reproduce mnist --scale quick[/bold], "
     "[bold]splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'[/bold]"
 )
+NAMES = "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, utilization"
 COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")
 RESULTS = typer.Option(Path("results"), help="Where result files go: OUT/NAME/SCALE.")
@@ -17,7 +18,7 @@ RUNS = typer.Option(Path("runs/reproduce"), help="Where trainings keep their che
 
 
 def reproduce(
-    name: str = typer.Argument(help="mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, ..."),
+    name: str = typer.Argument(metavar="NAME", help=f"One of {NAMES}."),
     scale: str = typer.Option("standard", help="quick (minutes), standard (hours on two cores) or paper."),
     seeds: int | None = typer.Option(None, help="How many; default: as in docs/results.md."),
     only: list[str] | None = ONLY,
