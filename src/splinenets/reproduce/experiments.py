@@ -119,7 +119,7 @@ EXPERIMENTS = {
             ),
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 8},
+        standard={"width": 16, "epochs": 6},
         seeds=3,
         layers=("conv2", "dense1"),
     ),
