@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
     "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
-    "health", "cost", "models", "data", "training", "analysis", "export", "bench", "reproduce", "commands", "cli",
+    "health", "cost", "models", "data", "pretrained", "training", "analysis", "export", "bench", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, trace
+from .pretrained import pretrained
 from .regularizer import MutualInformation
 from .spec import SplineSpec, Tree
 
@@ -35,6 +36,7 @@ __all__ = [
     "fold_batchnorm",
     "health",
     "models",
+    "pretrained",
     "strategy",
     "trace",
 ]
