@@ -110,7 +110,7 @@ def measure(repeats: int, only: str) -> list[dict[str, Any]]:
             continue
         # batch norm has no variance of one sample's one value, but 8 x 8 places are enough of them
         jobs = {row: job(name, *rows[row], batch, numbers, training) for row in rows}
-        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=8)
+        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=4)
         results.append({"network": name, "numbers": numbers, "batch": batch, "mode": mode, "seconds": times})
         print(table(results[-1]), flush=True)
     return results
