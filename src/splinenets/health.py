@@ -159,6 +159,11 @@ def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, histor
     return Health(tuple(layers))
 
 
+def histogram(position: Tensor, bins: int = 50) -> Tensor:
+    """How many positions lie in each bin, all splines together: (N, ...) -> (bins,)."""
+    return torch.bincount((position.flatten() * bins).long().clamp(0, bins - 1), minlength=bins)
+
+
 def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor:
     if labels is None:
         return torch.zeros(samples, dtype=torch.long, device=device)

@@ -93,11 +93,9 @@ class SplineLayer(Level):
         features = flat_features(x) if self.spec.projection == "dot" else pooled_features(x, self.channel_dim)
         proposal, local = self.projection(features, parent, update=not recomputing())
         if parent is None:
-            self.path.visit(self, proposal, local)
-            return proposal
+            return self.path.visit(self, proposal, local)
         position = diffuse(parent, proposal, diffusion)
-        self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
-        return position
+        return self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""

@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ..data import Batches, seeded
+from ..health import histogram
 from ..path import Positions, trace
 from ..stopped import Stopped
 from .ahead import ahead
@@ -144,7 +145,11 @@ class Loop:
         if self.accelerator.is_main_process and (seen := judge(state.net, self.task, self.device, state.quantiles)):
             report, positions = seen
             state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
-            line["layers"] = [{k: v for k, v in row.items() if k != "advice"} for row in report.rows()]
+            line["layers"] = [
+                {k: v for k, v in row.items() if k != "advice"}
+                | {"histogram": histogram(positions[row["layer"]]).tolist()}
+                for row in report.rows()
+            ]
             for layer in report.ailing:
                 if layer.layer not in state.warned:
                     state.warned.append(layer.layer)
