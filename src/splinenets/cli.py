@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import data, demo, profile, report, train
+from .commands import data, demo, explore, profile, report, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
 app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=explore.EXAMPLES)(explore.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
