@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Split
 from ..data.folders import to_pixels
 from ..layers import SplineLayer
 from ..path import Positions, steer, trace
+from ..training.build import Task
 from ..training.restore import load_run
 from .counts import by_class, most_telling
 from .filters import View, liveliest, view
@@ -34,13 +35,12 @@ FILTERS = 12
 class Explorer:
     """A run's network, and where its training images are."""
 
-    def __init__(self, folder: Path) -> None:
-        self.net, self.task, self.recipe, _ = load_run(folder)
-        self.name = printable(folder.resolve().name, 60)
-        self.layers = {name: m for name, m in self.net.named_modules() if isinstance(m, SplineLayer)}
+    def __init__(self, net: nn.Module, task: Task, *, name: str, model: str) -> None:
+        self.net, self.task, self.name, self.model = net, task, printable(name, 60), printable(model, 60)
+        self.layers = {name: m for name, m in net.named_modules() if isinstance(m, SplineLayer)}
         if not self.layers:
             raise ValueError(
-                f"{folder} is a static run without positions, so there is nothing to explore; "
+                f"{self.name} is a static network without positions, so there is nothing to explore; "
                 "'splinenets report' compares it with others"
             )
         data = self.task.data
@@ -50,6 +50,12 @@ class Explorer:
         self.train = Split(*(part[: len(next(iter(seen.values())))] for part in (data.train.images, data.train.labels)))
         self.lively = {name: liveliest(layer, FILTERS) for name, layer in self.layers.items()}
         self.views: dict[tuple[str, int], tuple[View, float]] = {}
+
+    @classmethod
+    def of_run(cls, folder: Path) -> Explorer:
+        """The explorer of a run's last checkpoint."""
+        net, task, recipe, _ = load_run(folder)
+        return cls(net, task, name=folder.resolve().name, model=recipe.model)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -72,8 +78,8 @@ class Explorer:
         ]
         return {
             "name": self.name,
-            "model": printable(self.recipe.model, 60),
-            "data": printable(self.recipe.data, 60),
+            "model": self.model,
+            "data": printable(self.task.data.name, 60),
             "classes": [printable(name, 40) for name in self.task.data.classes],
             "shape": self.shape,
             "tests": len(self.task.data.test.labels),

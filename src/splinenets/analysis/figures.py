@@ -72,7 +72,7 @@ def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
     for axis, layer in zip(axes, layers, strict=True):
         counts = [torch.tensor(e.layers[layer].histogram).double() for e in shown]
         density = [c / c.sum().clamp(min=1) * len(c) for c in counts]  # 1 where positions are uniform
-        tallest = max(float(d.max()) for d in density)
+        tallest = max(float(d.max()) for d in density) or 1.0
         for i, d in enumerate(density):
             base = len(shown) - 1 - i
             height = (base + d * (3 / tallest)).numpy()
@@ -120,7 +120,7 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5,
                 axis.set_xlabel("position")
         for axis in grid[row]:
             axis.set_ylim(0, 1.08 * max(top, 1))
-            axis.set_yticks((0, 1))
+            axis.set_yticks((0, 1) if top < 6 else (0, round(top)))
         grid[row][0].set_ylabel(_name(layer))
     return figure
 
@@ -316,20 +316,30 @@ def _influence(axis: Axes, knots: int, degree: int, places: Tensor) -> None:
 
 
 def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
+    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
     sparse = len(epochs) <= 40 and len(layers) <= 20
-    for column, epoch in enumerate(epochs):
-        for row, layer in enumerate(layers):
-            if layer in epoch.layers:
-                colour, letter = VERDICTS.get(epoch.layers[layer].verdict, (GREY, "?"))
-                axis.add_patch(_cell(column, row, colour))
-                if letter and sparse:
-                    white = colour in ("#332288",)
-                    axis.text(
-                        column, row, letter, ha="center", va="center", color="white" if white else "black", fontsize=8
-                    )
+    verdicts = [[e.layers[layer].verdict if layer in e.layers else "" for e in epochs] for layer in layers]
+    colours = {"": "#ffffff", **{verdict: colour for verdict, (colour, _) in VERDICTS.items()}, "other": GREY}
+    places = {verdict: i for i, verdict in enumerate(colours)}
+    codes = [[places.get(verdict, places["other"]) for verdict in row] for row in verdicts]
+    axis.pcolormesh(
+        [i - 0.5 for i in range(len(epochs) + 1)],
+        [i - 0.5 for i in range(len(layers) + 1)],
+        codes,
+        cmap=ListedColormap(list(colours.values())),
+        vmin=-0.5,
+        vmax=len(colours) - 0.5,
+        edgecolors="white",
+        linewidth=1 if sparse else 0,
+    )
+    for row, line in enumerate(verdicts if sparse else ()):
+        for column, verdict in enumerate(line):
+            if letter := VERDICTS.get(verdict, ("", "?"))[1] if verdict else "":
+                ink = "white" if verdict == "constant" else "black"
+                axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
     axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
     shown = spread_out(range(len(layers)), 20)
     axis.set_yticks(shown, [_name(layers[i], 16) for i in shown])
@@ -340,12 +350,6 @@ def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> Non
     axis.tick_params(left=False)
     handles = [Patch(facecolor=c, label=f"{v} ({letter})" if letter else v) for v, (c, letter) in VERDICTS.items()]
     axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), fontsize=8)
-
-
-def _cell(column: int, row: int, colour: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1)
 
 
 def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Record:
         return printable(self.recipe.get("data", "unknown"), 60)
 
 
-def read_records(folders: list[Path]) -> list[Record]:
+def read_records(folders: Sequence[Path]) -> list[Record]:
     """All runs; what is not a run at all is an error."""
     contents = [Run(folder).look() for folder in folders]
     names = unique([printable(folder.resolve().name, 60) for folder in folders])
@@ -122,7 +123,7 @@ def parse_epoch(line: dict[str, Any]) -> Epoch:
             entropy=float(layer["entropy"]),
             information=float(layer["information"]),
             verdict=printable(layer["verdict"], 20),
-            histogram=tuple(map(int, layer.get("histogram", ())))[:BINS],
+            histogram=tuple(min(max(int(count), 0), 10**12) for count in layer.get("histogram", ()))[:BINS],
         )
         for layer in line.get("layers", ())
     }

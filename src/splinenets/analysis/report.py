@@ -40,9 +40,12 @@ class Subject:
 def write_report(folders: Sequence[Path], out: Path) -> list[str]:
     """Write the report about these runs to ``out``, whole or not at all; the notes that stand in it."""
     check_matplotlib()
-    if out.suffix != ".html":
+    records = read_records(folders)
+    if out.suffix != ".html" or out.is_dir():
         raise ValueError(f"--out is the name of an .html file, got {str(out)!r}")
-    subjects = observe_all(read_records(list(folders)))
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: there is no folder {out.parent}")
+    subjects = observe_all(records)
     content = build(subjects, ["splinenets", "report", *map(str, folders)]).encode()
     if len(content) > LARGEST:
         raise ValueError(

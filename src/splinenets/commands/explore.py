@@ -25,8 +25,8 @@ def explore(
     from ..analysis.server import Server
 
     torch.set_num_threads(1)  # one small image is no work to share
-    with Server(Explorer(run), port) as server:
-        typer.echo(f"{server.address} shows {run}; Ctrl-C ends it")
+    with Server(Explorer.of_run(run), port) as server:
+        typer.echo(f"{server.address} shows {server.explorer.name}; Ctrl-C ends it")
         if open_:
             typer.launch(server.address)
         try:

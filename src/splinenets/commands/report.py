@@ -18,8 +18,9 @@ def report(
     What cannot be read of a run (a newer format, a lost checkpoint) is named in the file, and the rest is shown.
     """
     from ..analysis.report import write_report
+    from ..analysis.text import printable
 
     target = out or runs[0] / "report.html"
     for note in write_report(runs, target):
         typer.echo(note, err=True)
-    typer.echo(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+    typer.echo(f"{printable(target)}: {target.stat().st_size / 1e6:.1f} MB")
