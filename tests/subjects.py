@@ -32,7 +32,7 @@ assert len(set(HOSTILE)) == 100
 
 
 def train_small(folder, model, **changes):
-    settings = {"width": 4, "epochs": 2, "batch": 300, "precision": "float32"} | changes
+    settings = {"width": 3, "epochs": 2, "batch": 600, "precision": "float32"} | changes
     train(load_recipe("demo", overrides=[f"{k}={v}" for k, v in settings.items()], model=model), folder)
     return folder
 

@@ -47,6 +47,11 @@ class Epoch:
     test_loss: float
     layers: Mapping[str, LayerEpoch]
 
+    @property
+    def histograms(self) -> bool:
+        """Whether it holds the positions of every layer."""
+        return bool(self.layers) and all(layer.histogram for layer in self.layers.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:

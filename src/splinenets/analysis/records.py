@@ -84,8 +84,8 @@ def _read(folder: Path, name: str, content: dict[str, Any]) -> Record:
         notes.append(f"This run is not finished: {len(epochs)} of {planned} epochs.")
     if recipe.get("model") == STATIC:
         notes.append("A static network has no positions, so there are no figures of them.")
-    elif epochs and not any(e.layers for e in epochs):
-        notes.append("Its metrics hold no positions, so there are no figures of them over time.")
+    elif epochs and not any(e.histograms for e in epochs):
+        notes.append("Its metrics hold no histograms of positions, so there is no figure of them over time.")
     return Record(
         name=name,
         recipe=recipe,

@@ -191,10 +191,10 @@ def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
 
 
 def _figures(seen: Observation | None, layered: list[figures.Epoch]) -> Iterator[Markup]:
-    if layered and all(layer.histogram for epoch in layered for layer in epoch.layers.values()):
+    if drawable := [epoch for epoch in layered if epoch.histograms]:
         yield element("h3", "Positions over time")
         yield _figure(
-            figures.positions_over_time(layered),
+            figures.positions_over_time(drawable),
             "Where test images were after each epoch, the newest in front, all splines of a layer together. "
             "A flat ridge is a spline that is used evenly.",
         )
