@@ -50,8 +50,12 @@ def hostile_task(count=200):
     """A data set of 100 classes with names that nobody should have."""
     whole = load("embedded")
     labels = torch.arange(count) % len(HOSTILE)
-    split = Split(whole.test.images[:count], labels)
-    data = Dataset(name=HOSTILE[0], train=split, test=split, classes=tuple(HOSTILE))
+    return task_of(whole.test.images[:count], labels, HOSTILE)
+
+
+def task_of(images, labels=None, classes=tuple("0123456789")):
+    split = Split(images, torch.arange(len(images)) % len(classes) if labels is None else labels)
+    data = Dataset(name=classes[0], train=split, test=split, classes=tuple(classes))
     return Task(data=data, augment=augmentation("none"), dtype=torch.float32)
 
 

@@ -10,11 +10,9 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from ..layers import SplineLayer
 from ..path import Positions
 from ..training.build import Task
-from . import figures
-from .counts import spread_out
+from .gallery import at_the_end, over_epochs
 from .records import parse_epoch, read_epochs
 from .style import check_matplotlib, to_png
 
@@ -35,17 +33,8 @@ class Drawing:
         earlier = [e for e in read_epochs(self.folder)[0] if e.number < epoch.number]
         seen = {name: position.float().cpu() for name, position in positions.items()}
         labels, classes = task.data.test.labels[: len(next(iter(seen.values())))], task.data.classes
-        drawn = {
-            "positions over time": figures.positions_over_time([*earlier, epoch]),
-            "utilization": figures.utilization(seen),
-            "specialization": figures.specialization(seen, labels, classes),
-            "flow": figures.flow(seen, labels, classes),
-            "health": figures.health_over_epochs([*earlier, epoch]),
-        }
-        layers = [(name, module) for name, module in net.named_modules() if isinstance(module, SplineLayer)]
-        for name, layer in spread_out(layers, 4):
-            drawn[f"filters of {name}"] = figures.filters_along(layer, name)
-        return {name: _pixels(to_png(figure)) for name, figure in drawn.items()}
+        drawn = [*over_epochs([*earlier, epoch]), *at_the_end(net, seen, labels, classes)]
+        return {each.title: _pixels(to_png(each.figure)) for each in drawn}
 
 
 def _pixels(content: bytes) -> Tensor:

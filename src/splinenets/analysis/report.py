@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from ..data.files import replacing
-from ..layers import SplineLayer
 from . import figures
 from .compare import disagreements
-from .counts import spread_out
+from .gallery import at_the_end, over_epochs
 from .html import Markup, data_block, document, element, escape, image, page_file, table
 from .layer_data import layer_data
 from .observe import CALLS, Observation, latencies, observe
@@ -173,13 +170,17 @@ def _disagreements(subjects: Sequence[Subject]) -> Iterator[Markup]:
 
 def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
     record, seen = subject.record, subject.seen
-    layered = [e for e in record.epochs if e.layers]
-    if seen is None and not layered:
+    drawn = list(over_epochs(record.epochs))
+    if seen is not None and seen.positions:
+        drawn += at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
+    if seen is None and not drawn:
         return
     yield element("h2", record.title)
     if interactive:
         yield element("section", element("h3", "One layer at a time"), class_="panel", data_run=number)
-    yield from _figures(seen, layered)
+    for each in drawn:
+        yield element("h3", each.title)
+        yield _figure(each.figure, each.caption)
     if seen is not None:
         head, rows = seen.cost.rows()
         yield element("h3", "Cost by layer")
@@ -190,50 +191,8 @@ def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
             yield element("pre", *_lines(str(seen.health)))
 
 
-def _figures(seen: Observation | None, layered: list[figures.Epoch]) -> Iterator[Markup]:
-    if drawable := [epoch for epoch in layered if epoch.histograms]:
-        yield element("h3", "Positions over time")
-        yield _figure(
-            figures.positions_over_time(drawable),
-            "Where test images were after each epoch, the newest in front, all splines of a layer together. "
-            "A flat ridge is a spline that is used evenly.",
-        )
-    if seen is not None and seen.positions:
-        classes = seen.task.data.classes
-        yield element("h3", "How evenly splines are used")
-        yield _figure(
-            figures.utilization(seen.positions),
-            "Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps.",
-        )
-        yield element("h3", "Specialisation")
-        yield _figure(
-            figures.specialization(seen.positions, seen.labels, classes),
-            "For each bin of a spline, the classes of the test images in it. "
-            "Each layer shows the spline that tells most about the class.",
-        )
-        yield element("h3", "Flow")
-        yield _figure(
-            figures.flow(seen.positions, seen.labels, classes),
-            "Each line is one test image on its way through the layers, on the same splines; all images in grey.",
-        )
-        yield element("h3", "Filters along a spline")
-        yield from _filters(seen.net)
-    if layered:
-        yield element("h3", "Health over epochs")
-        yield _figure(
-            figures.health_over_epochs(layered),
-            "Entropy is 100% for uniform positions. Verdicts are those of splinenets.health.",
-        )
-
-
-def _filters(net: nn.Module) -> Iterator[Markup]:
-    layers = [(name, m) for name, m in net.named_modules() if isinstance(m, SplineLayer)]
-    for name, layer in spread_out(layers, 4):
-        yield _figure(figures.filters_along(layer, name), f"Weights of {printable(name, 60)} at nine positions.")
-
-
-def _figure(drawn: Figure, caption: str) -> Markup:
-    return element("figure", image(to_svg(drawn), "svg+xml", caption), element("figcaption", caption))
+def _figure(figure: Figure, caption: str) -> Markup:
+    return element("figure", image(to_svg(figure), "svg+xml", caption), element("figcaption", caption))
 
 
 def _origin(subject: Subject) -> Markup:

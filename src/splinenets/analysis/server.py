@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import re
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -63,6 +64,8 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that hangs up is no news."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -88,11 +91,10 @@ class Handler(BaseHTTPRequestHandler):
             self._check_sender()
             content, kind = work(urlsplit(self.path).path)
             self._send(200, content, kind)
-        except RefusedError as error:
-            self.close_connection = True  # its body may not have been read
-            self._send(error.status, json.dumps({"error": str(error)}).encode(), "application/json")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            self._send(400, json.dumps({"error": str(error)}).encode(), "application/json")
+        except ValueError as error:
+            status = getattr(error, "status", 400)
+            self.close_connection = status != 400  # its body may not have been read
+            self._send(status, json.dumps({"error": str(error)}).encode(), "application/json")
 
     def _check_sender(self) -> None:
         """Refuse pages of other hosts, also those whose name was made to lead here."""
@@ -121,13 +123,17 @@ class Handler(BaseHTTPRequestHandler):
             pixels = explorer.read(self._body())
             return _json({"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()})
         if path == "/answer":
-            asked = json.loads(self._body(), parse_constant=_refuse_constant)
-            return _json(
-                explorer.answer(
-                    self._pixels(asked["image"]), _chosen(asked["chosen"]), str(asked["look"]), int(asked["spline"])
-                )
-            )
+            return _json(explorer.answer(*self._question(self._body())))
         raise RefusedError(404, "there is nothing here")
+
+    def _question(self, body: bytes) -> tuple[Tensor, dict[str, list[float | None]], str, int]:
+        """The arguments of ``Explorer.answer``, out of JSON."""
+        try:
+            asked = json.loads(body, parse_constant=_refuse_constant)
+            chosen = {str(n): [None if v is None else float(v) for v in vs] for n, vs in asked["chosen"].items()}
+            return self._pixels(asked["image"]), chosen, str(asked["look"]), int(asked["spline"])
+        except (TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            raise ValueError("this question makes no sense here") from None
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
@@ -173,10 +179,6 @@ class Handler(BaseHTTPRequestHandler):
 
 def _json(value: Any) -> tuple[bytes, str]:
     return json.dumps(value, allow_nan=False).encode(), "application/json"
-
-
-def _chosen(value: Any) -> dict[str, list[float | None]]:
-    return {str(name): [None if v is None else float(v) for v in values] for name, values in value.items()}
 
 
 def _refuse_constant(name: str) -> None:

@@ -1,4 +1,4 @@
-"""``splinenets report``: runs in one HTML file."""
+"""``splinenets report`` and ``splinenets figures``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from pathlib import Path
 
 import typer
 
-EXAMPLES = "Example: [bold]splinenets report runs/static runs/spline --out report.html[/bold]"
+REPORT_EXAMPLES = "Example: [bold]splinenets report runs/static runs/spline --out report.html[/bold]"
+FIGURES_EXAMPLES = (
+    "Examples: [bold]splinenets figures runs/spline --out figures[/bold], "
+    "[bold]splinenets figures runs/spline --out figures --only flow --format png[/bold]"
+)
+ONLY = typer.Option(None, metavar="NAME", help="positions, utilization, specialization, flow, filters or health.")
 
 
 def report(
@@ -24,3 +29,17 @@ def report(
     for note in write_report(runs, target):
         typer.echo(note, err=True)
     typer.echo(f"{printable(target)}: {target.stat().st_size / 1e6:.1f} MB")
+
+
+def figures(
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
+    out: Path = typer.Option(Path("figures"), help="Folder of the files."),  # noqa: B008
+    only: list[str] | None = ONLY,
+    format_: str = typer.Option("svg", "--format", help="svg or png."),
+) -> None:
+    """Write a run's figures as files."""
+    from ..analysis.gallery import write_figures
+    from ..analysis.text import printable
+
+    for path in write_figures(run, out, only or (), format_):
+        typer.echo(printable(path))

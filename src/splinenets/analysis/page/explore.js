@@ -26,7 +26,6 @@ async function ask() {
     const { image, chosen, look } = state;
     try {
       show(await post("answer", JSON.stringify({ image, chosen, look, spline: state.picked[look] })));
-      document.body.dataset.answers = Number(document.body.dataset.answers || 0) + 1;
     } catch (error) {
       say(error.message);
     }

@@ -27,7 +27,7 @@ function layerView(run, state, readout) {
   const height = under + row * counts.length + 30;
   const box = { x: left, y: top, width, height: tall };
   const cell = width / bins;
-  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", "aria-label": "positions and classes" });
+  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", "aria-label": "who is where" });
   const most = Math.max(...totals, sum(totals) / bins);
   svg.append(...bars(totals, box, most, { fill: state.chosen < 0 ? "#0072b2" : "#cbd5e1" }));
   if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: "#0072b2" }));
