@@ -197,14 +197,15 @@ def _figure(figure: Figure, caption: str) -> Markup:
 
 def _origin(subject: Subject) -> Markup:
     record = subject.record
-    recipe = table(["setting", "value"], [(k, v) for k, v in record.recipe.items()])
-    versions = table(["", "version"], [*record.versions.items(), ("precision", record.precision)])
+    recipe = table(["setting", "value"], list(record.recipe.items()))
     command = shlex.join(map(printable, command_line(record.command))) if record.command else "not recorded"
+    versions = ", ".join(f"{printable(name, 60)} {printable(number, 80)}" for name, number in record.versions.items())
     return element(
         "section",
         element("h3", record.name),
         element("p", element("code", command)),
-        element("details", element("summary", "Recipe and versions"), element("div", recipe, versions, class_="two")),
+        element("p", f"{versions}; trained in {record.precision}", class_="small"),
+        element("details", element("summary", "The whole recipe"), recipe),
     )
 
 
@@ -214,7 +215,7 @@ def command_line(recorded: Sequence[str]) -> list[str]:
     name = Path(program).name
     if name == "__main__.py":
         return ["python", "-m", "splinenets", *words]
-    return [name if name == "splinenets" else program, *words]
+    return [*(["python", program] if name.endswith(".py") else [name]), *words]
 
 
 def _lines(text: str) -> Iterator[Markup]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -68,8 +69,6 @@ def check_matplotlib() -> None:
 @styled
 def to_svg(figure: Figure) -> bytes:
     """The figure as SVG, the same bytes every time."""
-    import io
-
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return file.getvalue()
@@ -77,9 +76,11 @@ def to_svg(figure: Figure) -> bytes:
 
 @styled
 def to_png(figure: Figure, dpi: int = 110) -> bytes:
-    """The figure as PNG."""
-    import io
+    """The figure as PNG, of few colours: a quarter of the size, and nobody sees it."""
+    from PIL import Image
 
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
-    return file.getvalue()
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=dpi)
+    with Image.open(full) as image:
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
