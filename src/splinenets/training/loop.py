@@ -95,7 +95,7 @@ class Loop:
         epoch, at = divmod(step, len(self.batches))
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
-        return self.task.augment.train(self.images[chosen], generator).to(self.task.dtype), self.labels[chosen]
+        return self.task.train(self.images[chosen], generator), self.labels[chosen]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
         """Logits, and positions where somebody wants them."""
