@@ -4,6 +4,9 @@ import base64
 import http.client
 import io
 import json
+import os
+import re
+import signal
 import socket
 import statistics
 import struct
@@ -13,6 +16,7 @@ import threading
 import time
 import zlib
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -280,13 +284,8 @@ def chosen(number):
     return {"dense1": [number / 8]} if number % 2 else {}
 
 
-def test_nothing_is_written(static_and_spline, tmp_path):
-    """Audited: after it has started, the program opens no file for writing, and makes, renames or removes none."""
-    code = """
-import sys, threading, http.client, json
-from pathlib import Path
-from splinenets.analysis.explorer import Explorer
-from splinenets.analysis.server import Server
+AUDITED = """
+import atexit, sys
 written = []
 def audit(event, args):
     if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
@@ -294,29 +293,35 @@ def audit(event, args):
     if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"):
         written.append((event, *args))
 sys.addaudithook(audit)
-with Server(Explorer.of_run(Path(sys.argv[1]))) as server:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for path, body in (("/", None), ("/state", None), ("/images/train/1.png", None), ("/upload", b"GIF89a"), ("/upload", open(sys.argv[2], "rb").read()),
-                       ("/answer", json.dumps({"image": {"test": 1}, "chosen": {"dense1": [0.1]}, "look": "dense1", "spline": 0}))):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
-        connection.request("GET" if body is None else "POST", path, body)
-        print(connection.getresponse().status)
-    server.shutdown()
-print([w for w in written if "__pycache__" not in str(w)])
+atexit.register(lambda: print([w for w in written if "__pycache__" not in str(w)]))
+from splinenets.cli import main
+main(["explore", sys.argv[1], "--port", "0"])
 """
-    picture = tmp_path / "picture.png"
-    picture.write_bytes(file(numpy.zeros((30, 30), numpy.uint8)))
-    before = {p: p.stat().st_mtime_ns for p in static_and_spline[1].rglob("*")}
-    found = subprocess.run(
-        [sys.executable, "-c", code, static_and_spline[1], picture],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert found.stdout.split("\n") == ["200", "200", "200", "400", "200", "200", "[]", ""]
-    assert {p: p.stat().st_mtime_ns for p in static_and_spline[1].rglob("*")} == before
-    assert [p.name for p in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_nothing_is_written(static_and_spline, tmp_path):
+    """The command opens no file for writing, makes, renames or removes none, and Ctrl-C ends it."""
+    run = static_and_spline[1]
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", AUDITED, run], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as child:
+        try:
+            port = int(re.match(r"http://127\.0\.0\.1:(\d+)/ shows spline", child.stdout.readline())[1])
+            server = SimpleNamespace(server_port=port)
+            assert ask(server, "/")[0] == 200
+            assert ask(server, "/images/train/1.png")[0] == 200
+            assert ask(server, "/upload", b"GIF89a")[0] == 400
+            assert ask(server, "/upload", file(numpy.zeros((30, 30), numpy.uint8)))[0] == 200
+            assert ask(server, "/answer", question(chosen={"dense1": [0.1]}))[0] == 200
+        finally:
+            child.send_signal(signal.SIGINT)
+            rest, _ = child.communicate(timeout=600)
+    assert rest.splitlines() == ["ended", "[]"]
+    assert child.returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_hostile_names_are_told_as_plain_text():

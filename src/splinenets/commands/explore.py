@@ -19,8 +19,11 @@ def explore(
     Pick a test image, upload one or draw one; drag its positions and watch the answer change. Nothing is written.
     Ctrl-C ends it.
     """
+    import os
+
     import torch
 
+    os.environ.setdefault("SPLINENETS_NATIVE", "0")  # not even a compiled kernel is written
     from ..analysis.explorer import Explorer
     from ..analysis.server import Server
 
