@@ -86,6 +86,28 @@ def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):
     assert (run / "report.html").is_file()
 
 
+def test_figures_as_files(static_and_spline, tmp_path):
+    code, out, _ = call("figures", static_and_spline[1], "--out", tmp_path / "all")
+    assert code == 0
+    names = ["filters-1", "filters-2", "filters-3", "flow", "health", "positions", "specialization", "utilization"]
+    assert sorted(p.stem for p in (tmp_path / "all").glob("*.svg")) == names
+    assert len(out.splitlines()) == len(names)
+    code, _, _ = call("figures", static_and_spline[1], "--out", tmp_path, "--only", "health", "--format", "png")
+    assert code == 0
+    assert (tmp_path / "health.png").read_bytes().startswith(b"\x89PNG")
+    for words, complaint in (
+        (["--only", "fly"], "choose from positions"),
+        (["--format", "gif"], "choose from svg, png"),
+    ):
+        code, _, err = call("figures", static_and_spline[1], "--out", tmp_path / "none", *words)
+        assert code == 2
+        assert complaint in err
+    code, _, err = call("figures", static_and_spline[0], "--out", tmp_path / "none")
+    assert code == 2
+    assert "static network has no positions" in err
+    assert not (tmp_path / "none").exists()
+
+
 def test_one_run_twice_has_two_names(static_and_spline, tmp_path):
     page, _ = write(tmp_path / "report.html", static_and_spline[0], static_and_spline[0])
     assert "static (2)" in page

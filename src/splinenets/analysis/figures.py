@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAYERS = 6  # in one figure
+STATIONS = 8  # layers on the way of a flow
 WIDTH = 9.0  # inches: text of 9 points stays readable on a page and on a screen
 NAME = 24  # letters of a name
 
@@ -126,7 +127,7 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5,
         for axis in grid[row]:
             axis.set_ylim(0, 1.08 * max(top, 1))
             axis.set_yticks((0, 1) if top < 6 else (0, round(top)))
-        grid[row][0].set_ylabel(_name(layer))
+        grid[row][0].set_ylabel(_name(layer, 16), rotation=0, ha="right", va="center")
     return figure
 
 
@@ -160,7 +161,7 @@ def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Seq
 @styled
 def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], lines: int = 40) -> Figure:
     """From layer to layer: each class's samples in front of all others', on each layer's most telling spline."""
-    layers = spread_out(list(positions), 8)
+    layers = spread_out(list(positions), STATIONS)
     labels, names = join_rare(labels, classes)
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     paths = torch.stack([positions[layer].flatten(1)[:, chosen[layer]].float() for layer in layers], 1)  # (N, layers)
@@ -175,14 +176,8 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
         axis.plot(x, own, color=SERIES[number % len(SERIES)], linewidth=0.8, alpha=0.7, zorder=2)
         axis.set(title=_name(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
         axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
-        crowded = len(layers) > 4 or max(map(len, layers)) > 7
-        axis.set_xticks(
-            range(len(layers)),
-            [_name(n, 14) for n in layers],
-            rotation=40 if crowded else 0,
-            ha="right" if crowded else "center",
-            fontsize=7.5,
-        )
+        upright = len(layers) > 4 or max(map(len, layers)) > 7
+        axis.set_xticks(range(len(layers)), [_name(n, 20) for n in layers], rotation=90 if upright else 0, fontsize=7.5)
         if number + 5 < len(names):
             axis.set_xticklabels([])
         if number % 5:
@@ -288,6 +283,9 @@ def health_over_epochs(epochs: Sequence[Epoch]) -> Figure:
     bits.set_ylim(bottom=0)
     if few:
         entropy.legend(loc="lower right", fontsize=8)
+    else:
+        shades = "dark: first layers\nbright: last layers"
+        entropy.text(0.97, 0.05, shades, transform=entropy.transAxes, ha="right", fontsize=8)
     for axis in (accuracy, entropy, bits):
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.grid(axis="y", color="#e5e7eb")
@@ -339,6 +337,7 @@ def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> Non
         vmax=len(colours) - 0.5,
         edgecolors="white",
         linewidth=1 if sparse else 0,
+        rasterized=not sparse,
     )
     for row, line in enumerate(verdicts if sparse else ()):
         for column, verdict in enumerate(line):

@@ -43,7 +43,7 @@ def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
             name="positions",
             title="Positions over time",
             caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
-            "A flat ridge is a spline that is used evenly.",
+            "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), figures.LAYERS),
             figure=figures.positions_over_time(drawable),
         )
     if layered := [epoch for epoch in epochs if epoch.layers]:
@@ -62,20 +62,22 @@ def at_the_end(
     yield Drawn(
         name="utilization",
         title="How evenly splines are used",
-        caption="Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps.",
+        caption="Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps."
+        + _some(len(positions), figures.LAYERS),
         figure=figures.utilization(positions),
     )
     yield Drawn(
         name="specialization",
         title="Specialisation",
         caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
-        "tells most about the class.",
+        "tells most about the class." + _some(len(positions), figures.LAYERS),
         figure=figures.specialization(positions, labels, classes),
     )
     yield Drawn(
         name="flow",
         title="Flow",
-        caption="Each line is one test image on its way through the layers, on the same splines; all images in grey.",
+        caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
+        + _some(len(positions), figures.STATIONS),
         figure=figures.flow(positions, labels, classes),
     )
     layers = [(name, module) for name, module in net.named_modules() if isinstance(module, SplineLayer)]
@@ -110,3 +112,7 @@ def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "s
             with replacing(written[-1]) as file:
                 file.write(FORMATS[kind](each.figure))
     return written
+
+
+def _some(count: int, most: int) -> str:
+    return f" {most} of {count} layers are shown." if count > most else ""

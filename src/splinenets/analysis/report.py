@@ -16,13 +16,14 @@ from .html import Markup, data_block, document, element, escape, image, page_fil
 from .layer_data import layer_data
 from .observe import CALLS, Observation, latencies, observe
 from .records import Record, read_records
-from .style import check_matplotlib, to_svg
+from .style import check_matplotlib, to_png, to_svg
 from .text import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LARGEST = 8_000_000  # bytes
+LARGEST = 8_000_000  # bytes of a report
+LARGE = 300_000  # bytes of a drawing, from which on its pixels take less
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,12 @@ def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
 
 
 def _figure(figure: Figure, caption: str) -> Markup:
-    return element("figure", image(to_svg(figure), "svg+xml", caption), element("figcaption", caption))
+    drawing = to_svg(figure)
+    if len(drawing) < LARGE:
+        picture = image(drawing, "svg+xml", caption)
+    else:
+        picture = image(to_png(figure, dpi=180), "png", caption)
+    return element("figure", picture, element("figcaption", caption))
 
 
 def _origin(subject: Subject) -> Markup:
