@@ -10,8 +10,6 @@ from splinenets.analysis.explorer import Explorer
 from subjects import HOSTILE
 from test_explorer import file, serving
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser at a time
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
