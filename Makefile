@@ -15,7 +15,7 @@ test-all: lint
 	@$(BIN)/python -m pytest -m "slow or not slow"
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.engine
 
 lint: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }

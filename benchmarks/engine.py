@@ -29,8 +29,8 @@ RESULTS = Path(__file__).parent / "results" / "engine.json"
 SPECS = {"resnet32": ("D(5)-C-R4", "D(5)-C-R3", "D(5)-D-R4", "H(5)-C-R3"), "lenet32": ("D(5)-D-R3",)}
 KNOTS = (2, 5, 10, 20)
 IMAGES = {"resnet32": (3, 32), "lenet32": (1, 28)}
-# plain: torch's own network; ours: what auto chooses; grouped: a matmul mixes weights, then one convolution with a group
-# for each sample, as libraries of dynamic convolutions write it; bank: the paper's training form
+# plain: torch's own network; ours: what auto chooses; grouped: a matmul mixes weights, then one convolution with a
+# group for each sample, as libraries of dynamic convolutions write it; bank: the paper's training form
 FORMS = ("ours", "grouped", "bank")
 
 
@@ -64,7 +64,8 @@ def job(name: str, spec: str | None, how: str, batch: int, numbers: str, trainin
     last = how in ("plain", "ours", "fused")
     images = torch.randn(batch, channels, size, size)
     if last:
-        net, images = net.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     precision = torch.autocast("cpu", torch.bfloat16, enabled=numbers == "bf16")
     if not training:
@@ -109,7 +110,7 @@ def measure(repeats: int, only: str) -> list[dict[str, Any]]:
             continue
         # batch norm has no variance of one sample's one value, but 8 x 8 places are enough of them
         jobs = {row: job(name, *rows[row], batch, numbers, training) for row in rows}
-        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=8)
+        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=4)
         results.append({"network": name, "numbers": numbers, "batch": batch, "mode": mode, "seconds": times})
         print(table(results[-1]), flush=True)
     return results

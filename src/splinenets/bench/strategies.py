@@ -50,11 +50,7 @@ def measure(setting: Setting, repeats: int) -> tuple[Case, dict[str, float]]:
     with torch.set_grad_enabled(learning):
         case = describe(x, layer.curves, operation)
         unfit = ["fused"] * bool(obstacle(x, layer.curves, operation)) + ["single"] * (samples > MANY)
-        rows = {
-            name: run(layer, x, position, name, learning)
-            for name in STRATEGIES
-            if name not in unfit
-        }
+        rows = {name: run(layer, x, position, name, learning) for name in STRATEGIES if name not in unfit}
         return case, interleaved(rows, repeats, hopeless=3)
 
 

@@ -35,6 +35,7 @@ def strategies(
     """Time every strategy on this machine, so that spline layers choose by it from now on. Takes some minutes."""
     from ..bench import strategies as bench
     from ..bench.timing import about
+    from ..operators import STRATEGIES
     from ..operators.measured import Case, own_file
     from ..tables import text_table
 
@@ -50,8 +51,8 @@ def strategies(
     ]
     content = {
         "about": about("splinenets bench strategies", repeats=repeats, seconds=round(time.perf_counter() - began, 1)),
-        "columns": [*Case._fields, *bench.STRATEGIES],
-        "rows": [[*case, *(float(f"{t.get(n, 0):.3g}") for n in bench.STRATEGIES)] for case, t in cases],
+        "columns": [*Case._fields, *STRATEGIES],
+        "rows": [[*case, *(float(f"{t.get(n, 0):.3g}") for n in STRATEGIES)] for case, t in cases],
     }
     lines = ",\n  ".join(json.dumps(row) for row in content.pop("rows"))
     path.write_text(json.dumps(content, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n')

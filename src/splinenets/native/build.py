@@ -28,22 +28,22 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-def build() -> Path:
+def build(flags: tuple[str, ...] = FLAGS) -> Path:
     """Compile, unless that was done before for the same source, compiler and processor."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise LookupError("there is no C++ compiler")
     source = (resources.files(__package__) / "kernels.cpp").read_bytes()
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    identity = hashlib.sha256(b"\0".join((source, version, " ".join(FLAGS).encode(), processor()))).hexdigest()[:16]
+    identity = hashlib.sha256(b"\0".join((source, version, " ".join(flags).encode(), processor()))).hexdigest()[:16]
     target = cache_folder() / f"kernels-{identity}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # several processes may build at once
             made = Path(folder) / target.name
-            command = [compiler, *FLAGS, "-x", "c++", "-", "-o", str(made)]
+            command = [compiler, *flags, "-x", "c++", "-", "-o", str(made)]
             subprocess.run(command, input=source, capture_output=True, check=True, timeout=300)
-            os.replace(made, target)
+            made.replace(target)
     return target
 
 

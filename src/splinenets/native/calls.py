@@ -183,7 +183,7 @@ def _layer(g: Geometry) -> _Layer:
 def _base(base: Tensor | None) -> _Base:
     if base is None:
         return _Base(None, 0, 0, 0)
-    filters, channels, *kernel = base.shape
+    _, channels, *kernel = base.shape
     near, far = (prod(kernel), 1) if base.is_contiguous() else (1, channels)
     return _Base(base.data_ptr(), channels * prod(kernel), near, far)
 

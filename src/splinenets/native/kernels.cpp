@@ -25,8 +25,8 @@ constexpr int LANES = 16, TILE = 24;
 constexpr int LANES = 8, TILE = 12;  // accumulators that fit the registers, some left for operands
 #endif
 
-typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint32_t Units __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t Units __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -49,10 +50,10 @@ def strategy(name: str) -> Iterator[None]:
 def compute(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
     names = choose(x, curves, operation)
-    for name, following in zip(names, names[1:], strict=False):
+    for name, following in pairwise(names):
         try:
             return STRATEGIES[name](x, position, curves, operation, bias)
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:  # noqa: PERF203
             if not out_of_memory(error):
                 raise
             # Python shows a warning once for each place and text

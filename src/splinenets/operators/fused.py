@@ -30,7 +30,7 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
         *(curves.splines, curves.dims, curves.knots_per_dim, curves.degree),
     )
     if torch.is_grad_enabled():
-        return _Fused.apply(x, position, knots, base, bias, geometry)  # type: ignore[no-untyped-call, no-any-return]
+        return _Fused.apply(x, position, knots, base, bias, geometry)  # type: ignore[no-untyped-call]
     arranged = native.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
     return native.forward(geometry, x, position, arranged, knots, base, bias)
 
@@ -84,9 +84,9 @@ class _Fused(torch.autograd.Function):
         if grad is None:
             return (None,) * 6
         grad = native.channels_last(grad)
-        image, position, knots, bias = native.backward(
-            ctx.geometry, *ctx.saved_tensors, grad, ctx.needs_input_grad[0], ctx.bias_too
-        )
+        x, position, arranged = ctx.saved_tensors
+        wanted = (ctx.needs_input_grad[0], ctx.bias_too)
+        image, place, knots, bias = native.backward(ctx.geometry, x, position, arranged, grad, *wanted)
         # the basis sums to 1, so the knots' gradients sum to the base's
         base = None if ctx.base_shape is None else knots.sum(0).view(ctx.base_shape)
-        return image, position, knots, base, bias, None
+        return image, place, knots, base, bias, None

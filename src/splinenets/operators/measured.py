@@ -63,6 +63,10 @@ def distance(case: Case, other: Case) -> float:
     apart = sum(abs(log2(max(1, getattr(case, s)) / getattr(other, s))) for s in sizes)
     one_spline = abs((case.splines == 1) - (other.splines == 1))
     # what decides between strategies most counts so much that it is never traded for sizes
-    return apart + 2 * one_spline + 1000 * (case.kind != other.kind) + 100 * (case.learning != other.learning) + 100 * (
-        case.numbers != other.numbers
+    return (
+        apart
+        + 2 * one_spline
+        + 1000 * (case.kind != other.kind)
+        + 100 * (case.learning != other.learning)
+        + 100 * (case.numbers != other.numbers)
     )
