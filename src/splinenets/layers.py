@@ -97,11 +97,9 @@ class SplineLayer(Level):
         diffusion = self.spec.diffusion_at(level)
         proposal, local = self.projection(features, parent, update=not recomputing())
         if parent is None:
-            self.path.visit(self, proposal, local)
-            return proposal
+            return self.path.visit(self, proposal, local)
         position = diffuse(parent, proposal, diffusion)
-        self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
-        return position
+        return self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
