@@ -73,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = 30
+    wbufsize = -1  # head and body leave together, and at once: otherwise an answer waits 40 ms for the other side
+    disable_nagle_algorithm = True
     server: Server
 
     def do_GET(self) -> None:
