@@ -102,18 +102,17 @@ def groups() -> Iterator[tuple[str, str, int, bool, dict[str, tuple[str | None, 
     yield "resnet32", "bf16", 250, True, {"plain": (None, "plain"), **more}
 
 
-def measure(repeats: int, only: str) -> list[dict[str, Any]]:
-    results = []
+def measure(repeats: int, only: str) -> Iterator[dict[str, Any]]:
     for name, numbers, batch, training, rows in groups():
         mode = "training" if training else "inference"
         if only not in ("", mode):
             continue
         # batch norm has no variance of one sample's one value, but 8 x 8 places are enough of them
         jobs = {row: job(name, *rows[row], batch, numbers, training) for row in rows}
-        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=8)
-        results.append({"network": name, "numbers": numbers, "batch": batch, "mode": mode, "seconds": times})
-        print(table(results[-1]), flush=True)
-    return results
+        times = interleaved(jobs, repeats if batch > 1 else 5 * repeats, hopeless=4)
+        result = {"network": name, "numbers": numbers, "batch": batch, "mode": mode, "seconds": times}
+        print(table(result), flush=True)
+        yield result
 
 
 def table(result: dict[str, Any]) -> str:
@@ -127,15 +126,24 @@ def table(result: dict[str, Any]) -> str:
 
 def peak(name: str, spec: str | None, how: str) -> int:
     """Bytes that three training steps of 250 images need beyond the network itself, in a process of their own."""
-    code = (
-        "import resource, torch; from benchmarks import engine; "
-        "torch.randn(250, 16, 32, 32).sum(); "
-        f"step = engine.job({name!r}, {spec!r}, {how!r}, 250, 'bf16', True); "
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; [step() for _ in range(3)]; "
-        "print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))"
-    )
+    code = f"from benchmarks import engine; engine.print_peak({name!r}, {spec!r}, {how!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1])
+    return int(done.stdout)
+
+
+def print_peak(name: str, spec: str | None, how: str) -> None:
+    """In a process of its own, because memory that was once used stays with it; Linux only."""
+    step = job(name, spec, how, 250, "bf16", True)
+    status = Path("/proc/self/status")
+    before = kilobytes(status.read_text(), "VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    for _ in range(3):
+        step()
+    print(1024 * (kilobytes(status.read_text(), "VmHWM") - before))
+
+
+def kilobytes(status: str, field: str) -> int:
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field))
 
 
 def memory() -> list[dict[str, Any]]:
@@ -156,11 +164,12 @@ def main() -> None:
     parser.add_argument("--only", default="", choices=["", "training", "inference"])
     options = parser.parse_args()
     began = time.perf_counter()
-    results = measure(options.repeats, options.only)
-    sizes = memory()
-    made = about("make bench", repeats=options.repeats, seconds=round(time.perf_counter() - began, 1))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"about": made, "times": results, "memory": sizes}, indent=1) + "\n")
+    results: dict[str, Any] = {"about": about("make bench", repeats=options.repeats), "times": [], "memory": memory()}
+    for result in measure(options.repeats, options.only):
+        results["times"].append(result)
+        results["about"]["seconds"] = round(time.perf_counter() - began, 1)
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")  # so that nothing is lost if it is stopped
     print(f"\nwritten to {RESULTS}", file=sys.stderr)
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import costs, tables
+from benchmarks import costs, engine_tables, tables
 
 import splinenets as sn
 import zoo
@@ -38,3 +38,8 @@ def test_the_table_of_converted_networks_is_up_to_date():
 def test_the_tables_of_trainings_are_what_the_result_files_say(page):
     marker, make = tables.PAGES[page]
     assert tables.section((DOCS / page).read_text(), marker)[0] == make()
+
+
+def test_the_tables_of_speed_are_up_to_date():
+    text = (DOCS / "performance.md").read_text()
+    assert engine_tables.filled(text) == text

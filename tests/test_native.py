@@ -1,7 +1,6 @@
 """The kernels of native/ and the strategy that uses them, against the grouped strategy in float64."""
 
 import copy
-import ctypes
 import os
 import subprocess
 import sys
@@ -207,7 +206,7 @@ def test_it_steps_aside(environment, tmp_path):
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3", "x86-64-v4"])
 def test_other_processors(march, monkeypatch):
     flags = tuple(f"-march={march}" if flag.startswith("-march") else flag for flag in build.FLAGS)
-    other = ctypes.CDLL(str(build.build(flags)))
+    other = build.load(build.SOURCE, flags)
     monkeypatch.setattr(calls, "library", lambda: other)
     calls._find.cache_clear()
     try:

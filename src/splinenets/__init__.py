@@ -8,7 +8,7 @@ from .fold import collapse, fold_batchnorm
 from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
-from .path import Positions, connect, trace
+from .path import Positions, connect, steer, trace
 from .pretrained import pretrained
 from .regularizer import MutualInformation
 from .spec import SplineSpec, Tree
@@ -37,6 +37,7 @@ __all__ = [
     "health",
     "models",
     "pretrained",
+    "steer",
     "strategy",
     "trace",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights
 from .path import Level, diffuse, recomputing
-from .projection import Projection, flat_features, pool_beside, pooled_features
+from .projection import Projection, pool_beside, pooled_features
 from .spec import SplineSpec
 
 Size: TypeAlias = int | tuple[int, ...]
@@ -86,22 +86,20 @@ class SplineLayer(Level):
         return y.squeeze(0) if input.dim() < x.dim() else y
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The input, and the features that projections read: (N, ...) -> (N, ...), (N, M)."""
+        """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
         if self.spec.projection == "dot":
-            return x, flat_features(x)
+            return x, x
         return pool_beside(x) if self.channel_dim == 1 else (x, pooled_features(x, self.channel_dim))
 
     def locate(self, features: Tensor) -> Tensor:
-        """Choose a position for each sample: (N, M) -> (N, S * dims)."""
+        """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
         parent, level = self.inherit(features.shape[0])
         diffusion = self.spec.diffusion_at(level)
         proposal, local = self.projection(features, parent, update=not recomputing())
         if parent is None:
-            self.path.visit(self, proposal, local)
-            return proposal
+            return self.path.visit(self, proposal, local)
         position = diffuse(parent, proposal, diffusion)
-        self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
-        return position
+        return self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""

@@ -72,9 +72,16 @@ class _Pool(torch.autograd.Function):
         return grad
 
 
-def flat_features(x: Tensor) -> Tensor:
-    """All features of a sample: (N, ...) -> (N, M)."""
-    return x.flatten(1)
+def in_one_order(x: Tensor, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Features in a row, and decision parameters in the same order: (N, ...), (C, M) each -> (N, M), (C, M) each.
+
+    Images whose channels come last in memory stay where they are, if there are fewer parameters to move.
+    """
+    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    if not last or torch.compiler.is_compiling() or len(x) <= sum(map(len, parameters)):
+        return x.flatten(1), parameters
+    moved = [p.unflatten(1, x.shape[1:]).permute(0, 2, 3, 1).flatten(1) for p in parameters]
+    return x.permute(0, 2, 3, 1).flatten(1), moved
 
 
 def mix_scores(scores: Tensor, parent: Tensor, degree: int) -> Tensor:
@@ -147,13 +154,17 @@ class Projection(nn.Module):
     def forward(self, features: Tensor, parent: Tensor | None, update: bool = True) -> tuple[Tensor, LocalProposal]:
         """The proposal in [0, 1]: (N, M), (N, C) or None -> (N, C); and a way to have it again for a regulariser.
 
+        Features may have more dimensions, with M numbers a sample.
+
         The second is a function without arguments that gives the same proposal with a gradient for the decision
         parameters alone. ``update=False`` leaves the running statistics as they are.
         """
         if self._nothing_to_learn(features):
-            proposal = self._decide(features, parent)
+            proposal = self._decide(features.flatten(1), parent)
             return proposal, lambda: proposal
-        parameters = [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
+        features, parameters = in_one_order(
+            features, [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
+        )
         responses = [F.linear(features, p) for p in parameters]
 
         def local() -> Tensor:

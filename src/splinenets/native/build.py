@@ -1,4 +1,4 @@
-"""Compile kernels.cpp for this machine, once, and load it. Where that cannot be done, do without."""
+"""Compile a C++ file for this machine, once, and keep it. Where that cannot be done, a sentence says why."""
 
 from __future__ import annotations
 
@@ -10,53 +10,62 @@ import shutil
 import subprocess
 import tempfile
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
+SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 SWITCH = "SPLINENETS_NATIVE"  # 0: do without
 
 
+class Unavailable(ValueError):
+    """Compiled code cannot be had here; the message says why, in one sentence."""
+
+
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where they are switched off or cannot be had."""
-    if os.environ.get(SWITCH) == "0":
-        return None
+    """The kernels, or None where they cannot be had: everything works without them."""
     try:
-        return ctypes.CDLL(str(build()))
-    except (OSError, subprocess.SubprocessError, LookupError):
+        return load(SOURCE, FLAGS)
+    except Unavailable:
         return None
 
 
-def build(flags: tuple[str, ...] = FLAGS) -> Path:
-    """Compile, unless that was done before for the same source, compiler and processor."""
+def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """A library: compiled when it is first asked for, which takes seconds, and found again later."""
+    if os.environ.get(SWITCH) == "0":
+        raise Unavailable(f"compiled code is switched off by {SWITCH}=0")
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
-        raise LookupError("there is no C++ compiler")
-    source = (resources.files(__package__) / "kernels.cpp").read_bytes()
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    identity = hashlib.sha256(b"\0".join((source, version, " ".join(flags).encode(), processor()))).hexdigest()[:16]
-    target = cache_folder() / f"kernels-{identity}.so"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # several processes may build at once
-            made = Path(folder) / target.name
-            command = [compiler, *flags, "-x", "c++", "-", "-o", str(made)]
-            subprocess.run(command, input=source, capture_output=True, check=True, timeout=300)
-            made.replace(target)
-    return target
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "splinenets" / "native"
-
-
-def processor() -> bytes:
-    """What -march=native depends on: a home folder may be shared by different machines."""
+        raise Unavailable("a C++ compiler such as g++ is needed, and there is none")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets" / "native"
+    target = folder / f"{source.stem}-{fingerprint(source, compiler, flags)}.so"
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor().encode()
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})).encode()
+        folder.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            compile_to(target, source, compiler, flags)
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise Unavailable(f"compiled code cannot be kept in {folder} ({error})") from None
+
+
+def fingerprint(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
+    """Changes with the source, the compiler and the processor: a home folder may be shared by different machines."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    parts = (source.read_text(), version, features, platform.machine(), *flags)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]) -> None:
+    """Compile under another name first: several processes may do so at once."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        done = subprocess.run(
+            [compiler, *flags, str(source), "-o", str(made)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
+            raise Unavailable(f"{compiler} cannot compile {source.name} ({reason.strip()})")
+        made.replace(target)
