@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from splinenets.reproduce import record
@@ -14,7 +13,6 @@ RUNS = Path("runs/search")
 SPLINE = "D(5)-D-R3"
 SHARED = ("width=16", "images=25000", "held_out=5000", "epochs=6", "learning_rate=0.05", "plain=conv1", "spread=0.1")
 UNREGULARIZED = ("utilization=0", "specialization=0")
-PROBLEMS = {"cifar10": "cifar10-lenet", "fashion-mnist": "fashion-lenet"}
 # name -> (model, what else is set)
 TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "static, learning rate 0.1": ("static", ("learning_rate=0.1",)),
@@ -37,16 +35,15 @@ def file_name(trial: str) -> str:
     return "-".join(trial.replace(",", "").replace("=", "").split())
 
 
-def main(problems: list[str]) -> None:
-    for problem in problems or PROBLEMS:
-        for name, (model, settings) in TRIALS.items():
-            shared = SHARED if model == "static" else (*SHARED, *UNREGULARIZED)
-            recipe = load_recipe(PROBLEMS[problem], overrides=(*shared, *settings), model=model, seed=0)
-            where = file_name(name)
-            result = record(recipe, RUNS / problem / where, RESULTS / problem / f"{where}.json", COMMAND)
-            loss = result.epochs[-1]["train_loss"]
-            print(f"{problem}: {name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
+def main() -> None:
+    for name, (model, settings) in TRIALS.items():
+        shared = SHARED if model == "static" else (*SHARED, *UNREGULARIZED)
+        recipe = load_recipe("cifar10-lenet", overrides=(*shared, *settings), model=model, seed=0)
+        where = file_name(name)
+        result = record(recipe, RUNS / where, RESULTS / f"{where}.json", COMMAND)
+        loss = result.epochs[-1]["train_loss"]
+        print(f"{name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

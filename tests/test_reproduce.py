@@ -137,13 +137,15 @@ def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
 
 
 def test_the_command_trains_skips_and_prints_its_table(tmp_path):
-    words = ["reproduce", "utilization", "--scale", "quick", "--only", "B = 2", "--out", tmp_path / "out", "--runs"]
+    words = ["reproduce", "utilization", "--scale", "quick", "--only", "B = 2", "--out", tmp_path / "out"]
+    words += ["--figure", tmp_path / "figure.svg", "--runs"]
     code, out, err = call(*words, tmp_path / "runs")
     assert code == 0
     assert "Fashion-MNIST, utilization of positions, quick" in out
     assert "| B = 2 |  |" in out
     assert "| B = 3 |  | not run yet |" in out
     assert "1 of 1: B=2-seed0" in err
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
     code, again, err = call(*words, tmp_path / "runs")
     assert code == 0
     assert again == out

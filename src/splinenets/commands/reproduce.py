@@ -15,6 +15,7 @@ COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")
 RESULTS = typer.Option(Path("results"), help="Where result files go: OUT/NAME/SCALE.")
 RUNS = typer.Option(Path("runs/reproduce"), help="Where trainings keep their checkpoints.")
+FIGURE = typer.Option(None, metavar="FILE.svg", help="Draw accuracy against MACs and parameters.")
 
 
 def reproduce(
@@ -24,12 +25,13 @@ def reproduce(
     only: list[str] | None = ONLY,
     out: Path = RESULTS,
     runs: Path = RUNS,
+    figure: Path | None = FIGURE,
 ) -> None:
     """Train the networks of one section of the paper, and print its table.
 
     What is done is skipped, and what was cut off goes on where it stopped. Each training leaves a small result file.
     """
-    from ..reproduce import collect, find, record, table, trials
+    from ..reproduce import collect, draw, find, record, table, trials
     from .display import Display
 
     todo = trials(name, scale, seeds, only or ())
@@ -46,5 +48,9 @@ def reproduce(
             display.end()
         how = "done before" if done else f"{result.seconds:.0f} s"
         typer.echo(f"{number} of {len(todo)}: {trial.name}: {result.accuracy:.2%}, {how}", err=True)
-    typer.echo(f"{find(name).title}, {scale}\n\n{table(find(name), collect(find(name), folder))}\n")
+    experiment, results = find(name), collect(find(name), folder)
+    typer.echo(f"{experiment.title}, {scale}\n\n{table(experiment, results)}\n")
     typer.echo(f"Mean and standard deviation over seeds, after the last epoch. Results: {folder}", err=True)
+    if figure:
+        draw(results, figure)
+        typer.echo(f"Figure: {figure}", err=True)

@@ -24,15 +24,17 @@ KEPT = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 class Result:
     """What one training came to.
 
-    epochs      for each epoch its losses and accuracies
-    layers      the health of each spline layer's positions at the end
-    parameters  of the deployed network, and its ``macs`` for one sample
-    seconds     that the epochs took, in which the machine may have had other things to do
+    epochs       for each epoch its losses and accuracies
+    layers       the health of each spline layer's positions at the end
+    test_images  on which accuracy was measured
+    parameters   of the deployed network, and its ``macs`` for one sample
+    seconds      that the epochs took, in which the machine may have had other things to do
     """
 
     recipe: dict[str, Any]
     epochs: list[dict[str, float]]
     layers: list[dict[str, Any]]
+    test_images: int
     parameters: int
     macs: int
     seconds: float
@@ -77,6 +79,7 @@ def summarize(recipe: Recipe, run: Path, command: str) -> Result:
         recipe=recipe.as_dict(),
         epochs=[{key: line[key] for key in KEPT} for line in epochs],
         layers=epochs[-1].get("layers", []),
+        test_images=len(task.data.test.labels),
         parameters=price.parameters,
         macs=price.macs,
         seconds=round(sum(line["seconds"] for line in timings), 1),
