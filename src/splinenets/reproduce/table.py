@@ -47,13 +47,18 @@ def _cells(found: Found, twin: Found, layers: Sequence[str]) -> list[str]:
     gains = [100 * (result.accuracy - twin[seed].accuracy) for seed, result in found.items() if seed in twin]
     return [
         spread([100 * result.accuracy for result in found.values()]),
-        spread(gains, "+") if gains else "",
+        _gain(gains),
         str(len(found)),
         str(len(some.epochs)),
         f"{some.parameters:,}",
         f"{some.macs:,}",
         *(_positions(found, layer) for layer in layers),
     ]
+
+
+def _gain(gains: Sequence[float]) -> str:
+    each = f" ({', '.join(f'{gain:+.2f}' for gain in gains)})" if len(gains) > 1 else ""
+    return spread(gains, "+") + each if gains else ""
 
 
 def _positions(found: Found, layer: str) -> str:
