@@ -62,22 +62,24 @@ class Convolution(NamedTuple):
         """Unfold the last dimension into the output's height and width."""
         if bias is not None:
             responses = responses + bias.to(responses.dtype).unsqueeze(1)
-        return responses.unflatten(2, self._output_size(x.shape[2:]))
+        return responses.unflatten(2, self.output_size(x.shape[2:]))
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel)]
         weight = weight.unflatten(-1, (-1, *self.kernel))
         return convolve(x, weight, bias, self.stride, self.padding, self.dilation, groups)
 
-    def _output_size(self, size: torch.Size) -> tuple[int, ...]:
-        if isinstance(self.padding, str):
-            padding = [
-                (k - 1) * d if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)
-            ]
-        else:
-            padding = [2 * p for p in self.padding]
-        per_axis = zip(size, padding, self.dilation, self.kernel, self.stride, strict=True)
-        return tuple((n + p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
+    def margins(self) -> list[tuple[int, int]]:
+        """Padding before and after the image, for each of its dimensions."""
+        if not isinstance(self.padding, str):
+            return [(p, p) for p in self.padding]
+        total = [d * (k - 1) if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        return [(t // 2, t - t // 2) for t in total]
+
+    def output_size(self, size: torch.Size) -> tuple[int, ...]:
+        """The size of what a convolution of an image of this size gives."""
+        per_axis = zip(size, self.margins(), self.dilation, self.kernel, self.stride, strict=True)
+        return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
 
 
 class LinearMap(NamedTuple):
