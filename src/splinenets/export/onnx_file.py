@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import comb, factorial, prod
 from typing import Any, cast
 
@@ -30,33 +27,18 @@ def onnx_model(captured: Capture, *, any_batch: bool) -> Any:
     def lower(x: Any, parent: Any, name: str, diffusion: float, shape: list[int], coordinates: int) -> tuple[Any, Any]:
         return _Lowering(op, captured.layers[name], any_batch).layer(x, parent, diffusion, shape)
 
-    with _quietly():
-        program = torch.onnx.export(
-            captured.program,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=["images"],
-            output_names=["logits"],
-            custom_translation_table={LAYER: cast(Callable[..., Any], lower)},
-            external_data=False,
-            verbose=False,
-        )
+    program = torch.onnx.export(
+        captured.program,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=["images"],
+        output_names=["logits"],
+        custom_translation_table={LAYER: cast(Callable[..., Any], lower)},
+        external_data=False,
+        verbose=False,
+    )
     assert program is not None
     return program.model_proto
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter tells about packages that it does not find, and warns of its own future."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
 
 
 class _Lowering:
