@@ -89,7 +89,41 @@ def load_pt2(content: bytes, threads: int) -> Exported:
     return Exported(json.loads(extra[KEY]), forward)
 
 
-FORMATS = {"onnx": Format(dump_onnx, load_onnx), "pt2": Format(dump_pt2, load_pt2)}
+def dump_native(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+    """A safetensors file with the engine's program; batches of any size are several images one by one."""
+    from safetensors.torch import save
+
+    from .native_file import native_program
+
+    captured = capture(net, example[:1], any_batch=False)
+    obstacles.graph = captured.program.graph
+    program = native_program(captured)
+    tensors = {
+        "steps": torch.frombuffer(bytearray(program.steps.tobytes()), dtype=torch.uint8),
+        "weights": torch.from_numpy(program.weights.copy()),
+        "arena": torch.tensor(program.arena),
+    }
+    return save(tensors, metadata={KEY: metadata})
+
+
+def load_native(content: bytes, threads: int) -> Exported:
+    """A program in the native runtime."""
+    from safetensors.torch import load
+
+    from ..runtime import STEP, Engine, Program
+
+    tensors = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    steps = tensors["steps"].numpy().view(STEP)
+    engine = Engine(Program(steps, tensors["weights"].numpy(), int(tensors["arena"])), threads)
+    return Exported(json.loads(header["__metadata__"][KEY]), engine)
+
+
+FORMATS = {
+    "onnx": Format(dump_onnx, load_onnx),
+    "pt2": Format(dump_pt2, load_pt2),
+    "native": Format(dump_native, load_native),
+}
 
 
 def format_of(path: Path, name: str | None = None) -> Format:

@@ -1,0 +1,7 @@
+"""A small native runtime for deployed networks: one call an image, whatever the number of layers."""
+
+from .build import Unavailable, build
+from .engine import Engine
+from .program import STEP, Kind, Program
+
+__all__ = ["STEP", "Engine", "Kind", "Program", "Unavailable", "build"]
