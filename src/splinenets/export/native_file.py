@@ -33,12 +33,18 @@ class Value:
     height: int = 1
     width: int = 1
     margin: int = 0
+    own: bool = False  # every thread has its own
     offset: int = -1
 
     @property
     def size(self) -> int:
         """Floats, margins included."""
         return -(-self.channels // LANES) * (self.height + 2 * self.margin) * (self.width + 2 * self.margin) * LANES
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What another value must have in common to lie in the same place: then margins stay 0."""
+        return *self.shape, self.margin, int(self.own)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -54,6 +60,11 @@ class Step:
     inputs: dict[str, Value]  # "in" and "other"
     out: Value | None
     fields: dict[str, Any] = field(default_factory=dict)
+    sums: Value | None = None  # what every thread adds up, or has added up
+
+    def touched(self) -> set[Value]:
+        """All values that must lie somewhere while this step runs."""
+        return {*self.inputs.values(), *(v for v in (self.out, self.sums) if v is not None)}
 
 
 @dataclass(frozen=True)
@@ -105,9 +116,9 @@ class Lowering:
         except ValueError as error:
             raise ValueError(f"%{node.name}: {error}") from None
 
-    def emit(self, kind: Kind, inputs: dict[str, Value], out: Value, **fields: Any) -> Value:
+    def emit(self, kind: Kind, inputs: dict[str, Value], out: Value, sums: Value | None = None, **fields: Any) -> Value:
         """Add a step."""
-        step = Step(kind, inputs, out, fields)
+        step = Step(kind, inputs, out, fields, sums)
         self.steps.append(step)
         self.maker[out] = step
         return out
@@ -140,25 +151,33 @@ class Lowering:
             if step.kind == Kind.CONV:
                 source = step.inputs["in"]
                 source.margin = max(source.margin, step.fields.pop("margin"))
+        self._fuse_sums()
         scratch_weights = max((s.fields.get("mixed_size", 0) for s in self.steps), default=0)
         scratch_basis = max((s.fields.get("basis_size", 0) for s in self.steps), default=0)
         arena = scratch_weights + scratch_basis
-        last = {value: n for n, step in enumerate(self.steps) for value in step.inputs.values()}
+        last = {value: n for n, step in enumerate(self.steps) for value in step.touched()}
         free: dict[tuple[int, ...], list[int]] = {}
         records = np.zeros(len(self.steps), STEP)
         for number, step in enumerate(self.steps):
-            out = step.out
-            if out is not None and out.offset < 0:
-                places = free.setdefault((*out.shape, out.margin), [])
+            for value in (v for v in (step.out, step.sums) if v is not None and v.offset < 0):
+                places = free.setdefault(value.place, [])
                 if places:
-                    out.offset = places.pop()
+                    value.offset = places.pop()
                 else:
-                    out.offset, arena = arena, arena + out.size
+                    value.offset, arena = arena, arena + value.size
             _record(records[number], step, scratch_weights)
-            for value in {*step.inputs.values(), *([out] if out else [])}:
-                if last.get(value, number) == number:
-                    free.setdefault((*value.shape, value.margin), []).append(value.offset)
+            for value in step.touched():
+                if last[value] == number:
+                    free.setdefault(value.place, []).append(value.offset)
         return Program(records, self.parameters.bytes(), arena)
+
+    def _fuse_sums(self) -> None:
+        """A convolution adds up its channels itself, while it has them at hand."""
+        for step in [s for s in self.steps if s.kind == Kind.SUM]:
+            maker = self.maker[step.inputs["in"]]
+            if maker.kind == Kind.CONV:
+                maker.sums = step.sums
+                self.steps.remove(step)
 
     # ---- operations
 
@@ -260,7 +279,9 @@ class Lowering:
     def pool(self, x: Value) -> Value:
         """The mean of every channel; layers that read the same image share it."""
         if x not in self.pooled:
-            self.pooled[x] = self.emit(Kind.MEAN, {"in": x}, Value(x.channels))
+            sums = Value(x.channels, own=True)
+            self.steps.append(Step(Kind.SUM, {"in": x}, None, sums=sums))
+            self.pooled[x] = self.emit(Kind.MEAN, {"in": x}, Value(x.channels, own=True), sums)
         return self.pooled[x]
 
     def slice(self, node: fx.Node) -> Sparse:
@@ -350,21 +371,30 @@ class Lowering:
             inputs["other"] = self.value(parent)
             matrix = matching(layer, inputs["other"].channels)
             match = -1 if matrix is None else self.parameters.put(matrix.numpy())
+        out = Value(layer.coordinates, own=True)
+        fields = {
+            "weight": self.parameters.matrix(rows),
+            "length": rows.shape[-1],
+            "matching": match,
+            "decision_knots": projection.weight.shape[0] if projection.hierarchical else 0,
+            "decision_degree": projection.degree,
+        }
+        sums = None
+        if not features.own:
+            sums = Value(layer.coordinates, own=True)
+            self.steps.append(Step(Kind.PROJECT, inputs, out, dict(fields), sums))
         return self.emit(
             Kind.LOCATE,
             inputs,
-            Value(layer.coordinates),
-            weight=self.parameters.matrix(rows),
+            out,
+            sums,
             bias=self.bias(projection.shift),
             basis=0,
             basis_size=layer.coordinates * LANES,
-            length=rows.shape[-1],
-            matching=match,
             bounded=int(projection.bounded),
-            decision_knots=projection.weight.shape[0] if projection.hierarchical else 0,
-            decision_degree=projection.degree,
             diffusion=diffusion if parent is not None else 1.0,
             slope=projection.slope,
+            **fields,
             **curves,
         )
 
@@ -407,11 +437,12 @@ def _record(record: Any, step: Step, basis: int) -> None:
     record["kind"] = step.kind
     for name in ("mixed", "bias", "basis", "matching"):
         record[name] = -1
+    record["sums"] = -1 if step.sums is None else step.sums.offset
     record["other"]["offset"] = -1
     record["stride"] = record["dilation"] = 1
     images: Iterator[tuple[str, Value]] = iter([*step.inputs.items(), *([("out", step.out)] if step.out else [])])
     for name, value in images:
-        record[name] = (value.offset, *value.shape, value.margin)
+        record[name] = (value.offset, *value.shape, value.margin, value.own)
     for name, number in step.fields.items():
         if not name.endswith("_size"):
             record[name] = basis if name == "basis" else number

@@ -21,6 +21,7 @@ constexpr int LANES = 16;
 typedef float Lane __attribute__((vector_size(64)));
 typedef int32_t Index __attribute__((vector_size(64)));
 typedef uint16_t Half __attribute__((vector_size(32)));
+typedef int16_t Short __attribute__((vector_size(32)));
 typedef int8_t Byte __attribute__((vector_size(16)));
 
 // How many vectors of sums fit into the registers beside filters and pixels.
@@ -48,7 +49,7 @@ inline Lane load(const uint16_t* from) {  // bf16: the upper half of a float
 inline Lane load(const int8_t* from) {
   Byte bytes;
   std::memcpy(&bytes, from, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(bytes, Index), Lane);
+  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, Short), Index), Lane);
 }
 
 inline void store(float* to, Lane v) { std::memcpy(to, &v, sizeof v); }
@@ -63,9 +64,10 @@ inline float sum(Lane v) {
   return total;
 }
 
-// Where a value lies, as the program describes it; offsets and strides in floats.
+// Where a value lies, as the program describes it; offsets and strides in floats. Small values are computed by every
+// thread for itself (`own`), because waiting for each other would take longer.
 struct Image {
-  int64_t offset, channels, height, width, margin;
+  int64_t offset, channels, height, width, margin, own;
 
   int64_t blocks() const { return (channels + LANES - 1) / LANES; }
   int64_t row() const { return (width + 2 * margin) * LANES; }
@@ -78,7 +80,10 @@ struct Matrix {
   int64_t type, offset, scale;  // bytes; a scale of -1: none
 };
 
-enum Kind : int64_t { INPUT, CONV, LINEAR, MAXPOOL, MEAN, ADD, SUBSAMPLE, LOCATE, MIX, OUTPUT };
+enum Kind : int64_t { INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT };
+
+// Every thread does these alone, into memory of its own, and nobody waits.
+bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE; }
 
 // One step. All steps have the same fields, of which each uses some: the program is a plain array of 64-bit numbers.
 struct Step {
@@ -87,6 +92,7 @@ struct Step {
   int64_t relu;
   int64_t kernel_h, kernel_w, stride, pad_h, pad_w, dilation;
   Matrix weight;   // filters, knots or decision parameters
+  int64_t sums;    // where every thread's part of the sum of each channel, or of projections, lies; -1: nobody asks
   int64_t mixed;   // where in the arena filters of this sample lie; -1: they are constant
   int64_t bias;    // bytes; -1: none
   int64_t basis;   // where in the arena the active knots and their weights lie; -1: there is no spline
@@ -139,15 +145,26 @@ struct Share {
 
 struct Worker {
   const char* weights;
-  float* arena;
+  float* const* arenas;  // one for each thread; what all share lies in the first
   int me, size;
 
   Share share(int64_t count) const { return {count * me / size, count * (me + 1) / size}; }
 
+  float* own(int64_t offset) const { return arenas[me] + offset; }
+
+  float* at(int64_t offset) const { return arenas[0] + offset; }
+
+  float* start(const Image& x) const { return arenas[x.own ? me : 0] + x.start(); }
+
+  // What all threads have added up together.
+  float total(int64_t offset) const {
+    float sum = 0;
+    for (int t = 0; t < size; t++) sum += arenas[t][offset];
+    return sum;
+  }
+
   template <class T>
   const T* parameter(int64_t offset) const { return reinterpret_cast<const T*>(weights + offset); }
-
-  float* at(int64_t offset) const { return arena + offset; }
 
   // f(pointer to the first stored number) for the type that the matrix has
   template <class F>
@@ -165,7 +182,8 @@ struct Worker {
 
   // A tile of T pixels of one row and OB blocks of filters.
   template <int OB, int T, int STRIDE>
-  void tile(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more) const {
+  void tile(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more,
+            float* channel_sums) const {
     Lane sums[OB][T];
 #pragma GCC unroll 2
     for (int b = 0; b < OB; b++) {
@@ -192,40 +210,48 @@ struct Worker {
         }
       }
 #pragma GCC unroll 2
-    for (int b = 0; b < OB; b++)
+    for (int b = 0; b < OB; b++) {
+      Lane all{};
 #pragma GCC unroll 16
       for (int t = 0; t < T; t++) {
         Lane v = sums[b][t];
         if (more) v += load(more + b * s.other.block() + t * LANES);
-        store(y + b * s.out.block() + t * LANES, s.relu ? relu(v) : v);
+        if (s.relu) v = relu(v);
+        store(y + b * s.out.block() + t * LANES, v);
+        all += v;
       }
+      if (channel_sums) store(channel_sums + b * LANES, load(channel_sums + b * LANES) + all);
+    }
   }
 
   template <int OB, int T, int STRIDE>
-  void row(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more, int64_t left) const {
+  void row(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more,
+           float* channel_sums, int64_t left) const {
     for (; left >= T; left -= T, x += T * STRIDE * LANES, y += T * LANES) {
-      tile<OB, T, STRIDE>(s, x, w, filters, bias, y, more);
+      tile<OB, T, STRIDE>(s, x, w, filters, bias, y, more, channel_sums);
       if (more) more += T * LANES;
     }
-    if constexpr (T > 1) if (left) row<OB, T / 2, STRIDE>(s, x, w, filters, bias, y, more, left);
+    if constexpr (T > 1) if (left) row<OB, T / 2, STRIDE>(s, x, w, filters, bias, y, more, channel_sums, left);
   }
 
   template <int OB, int STRIDE>
   void rows(const Step& s) const {
-    const float* x = at(s.in.start()) - s.pad_h * s.in.row() - s.pad_w * LANES;
+    const float* x = start(s.in) - s.pad_h * s.in.row() - s.pad_w * LANES;
     const float* w = s.mixed >= 0 ? at(s.mixed) : parameter<float>(s.weight.offset);
     int64_t filters = s.length * LANES;  // of one block
     Share mine = share(s.out.blocks() / OB * s.out.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
       int64_t b = unit / s.out.height * OB, h = unit % s.out.height;
-      const float* more = s.other.offset < 0 ? nullptr : at(s.other.start()) + b * s.other.block() + h * s.other.row();
+      const float* more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
       const float* bias = s.bias < 0 ? nullptr : parameter<float>(s.bias) + b * LANES;
+      float* channel_sums = s.sums < 0 ? nullptr : own(s.sums) + b * LANES;
       row<OB, SUMS / OB, STRIDE>(s, x + h * STRIDE * s.in.row(), w + b * filters, filters, bias,
-                                 at(s.out.start()) + b * s.out.block() + h * s.out.row(), more, s.out.width);
+                                 start(s.out) + b * s.out.block() + h * s.out.row(), more, channel_sums, s.out.width);
     }
   }
 
   void convolve(const Step& s) const {
+    if (s.sums >= 0) std::memset(own(s.sums), 0, s.out.blocks() * LANES * sizeof(float));
     bool pairs = SUMS >= 16 && s.out.blocks() % 2 == 0;
     if (s.stride == 1) pairs ? rows<2, 1>(s) : rows<1, 1>(s);
     else pairs ? rows<2, 2>(s) : rows<1, 2>(s);
@@ -240,20 +266,18 @@ struct Worker {
   };
 
   Active active(const Step& s, int64_t c) const {
-    char* place = reinterpret_cast<char*>(at(s.basis)) + c * 64;
+    char* place = reinterpret_cast<char*>(own(s.basis)) + c * 64;
     return {reinterpret_cast<int64_t*>(place), reinterpret_cast<float*>(place + 8)};
   }
 
-  // The dot product of a stored row and an image.
+  // The dot product of a stored row and an image, or of those of its pieces: all of a vector, or the rows of an image.
   template <class T>
-  float dot(const T* row, const Image& x) const {
+  float dot(const T* stored, const Image& x, Share pieces) const {
     Lane sums[4] = {};
-    bool whole = x.margin == 0;
-    int64_t parts = whole ? 1 : x.blocks() * x.height;
-    int64_t length = whole ? x.blocks() * x.height * x.width * LANES : x.width * LANES;
-    for (int64_t part = 0; part < parts; part++, row += length) {
-      const float* from = at(x.start()) + part / x.height * x.block() + part % x.height * x.row();
-      if (whole) from = at(x.start());
+    int64_t length = x.width * LANES;
+    for (int64_t piece = pieces.begin; piece < pieces.end; piece++) {
+      const float* from = start(x) + piece / x.height * x.block() + piece % x.height * x.row();
+      const T* row = stored + piece * length;
       int64_t j = 0;
       for (; j + 4 * LANES <= length; j += 4 * LANES)
 #pragma GCC unroll 4
@@ -263,34 +287,58 @@ struct Worker {
     return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
 
-  void locate(const Step& s) const {
-    float* position = at(s.out.offset);
-    const float* parent = s.other.offset < 0 ? nullptr : at(s.other.offset);
-    Share mine = share(s.out.channels);
+  template <class T>
+  float dot(const T* stored, const Image& x) const {
+    if (x.margin) return dot(stored, x, {0, x.blocks() * x.height});
+    Image flat{x.offset, LANES, 1, x.blocks() * x.height * x.width, 0, x.own};
+    return dot(stored, flat, {0, 1});
+  }
+
+  float inherited(const Step& s, int64_t c) const {
+    if (s.other.offset < 0) return 0.5f;
+    const float* parent = start(s.other);
+    if (s.matching < 0) return parent[c];
+    const float* match = parameter<float>(s.matching) + c * s.other.channels;
+    float position = 0;
+    for (int64_t p = 0; p < s.other.channels; p++) position += match[p] * parent[p];
+    return position;
+  }
+
+  // The decision parameters' answer to an image, or to pieces of it.
+  template <class T>
+  float project(const Step& s, const T* theta, int64_t c, Share pieces) const {
+    int64_t first = 0, count = 1;
+    float shares[LANES] = {1};
+    if (s.decision_knots) {
+      basis_at(inherited(s, c), s.decision_knots, s.decision_degree, first, shares);
+      count = s.decision_degree + 1;
+    }
+    float z = 0;
+    for (int64_t a = 0; a < count; a++) {
+      int64_t row = (first + a) * s.out.channels + c;
+      z += shares[a] * scale(s.weight, row) * dot(theta + row * s.length, s.in, pieces);
+    }
+    return z;
+  }
+
+  // Projections of a large image: every thread takes a part of its features.
+  void project(const Step& s) const {
+    Share mine = share(s.in.blocks() * s.in.height);
     typed(s.weight, [&](auto* theta) {
-      for (int64_t c = mine.begin; c < mine.end; c++) {
-        float inherited = 0.5f;
-        if (parent && s.matching >= 0) {
-          const float* match = parameter<float>(s.matching) + c * s.other.channels;
-          inherited = 0;
-          for (int64_t p = 0; p < s.other.channels; p++) inherited += match[p] * parent[p];
-        } else if (parent) {
-          inherited = parent[c];
-        }
+      for (int64_t c = 0; c < s.out.channels; c++) own(s.sums)[c] = project(s, theta, c, mine);
+    });
+  }
+
+  void locate(const Step& s) const {
+    float* position = start(s.out);
+    typed(s.weight, [&](auto* theta) {
+      for (int64_t c = 0; c < s.out.channels; c++) {
         float z = parameter<float>(s.bias)[c];
-        int64_t first = 0, count = 1;
-        float shares[16] = {1};
-        if (s.decision_knots) {
-          basis_at(inherited, s.decision_knots, s.decision_degree, first, shares);
-          count = s.decision_degree + 1;
-        }
-        for (int64_t a = 0; a < count; a++) {
-          int64_t row = (first + a) * s.out.channels + c;
-          z += shares[a] * scale(s.weight, row) * dot(theta + row * s.length, s.in);
-        }
+        z += s.sums >= 0 ? total(s.sums + c) : project(s, theta, c, {0, s.in.blocks()});
         if (s.bounded) z /= std::sqrt(1 + z * z);
         float proposal = 1 / (1 + std::exp(-float(s.slope) * z));
-        position[c] = s.diffusion == 1 ? proposal : inherited + float(s.diffusion) * (proposal - inherited);
+        float before = s.diffusion == 1 ? 0 : inherited(s, c);
+        position[c] = s.diffusion == 1 ? proposal : before + float(s.diffusion) * (proposal - before);
         Active found = active(s, c);
         basis_at(position[c], s.knots, s.degree, *found.first, found.values);
       }
@@ -406,7 +454,7 @@ struct Worker {
           int64_t row = rows[a] * s.rows + o;
           y += shares[a] * scale(s.weight, row) * dot(weight + row * s.length, s.in);
         }
-        at(s.out.offset)[o] = s.relu ? std::max(y, 0.0f) : y;
+        start(s.out)[o] = s.relu ? std::max(y, 0.0f) : y;
       }
     });
   }
@@ -415,14 +463,14 @@ struct Worker {
     Share mine = share(s.out.blocks() * s.out.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
       int64_t b = unit / s.out.height, h = unit % s.out.height;
-      float* y = at(s.out.start()) + b * s.out.block() + h * s.out.row();
+      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
       for (int64_t w = 0; w < s.out.width; w++, y += LANES) {
         Lane most = splat(-INFINITY);
         for (int64_t i = 0; i < s.kernel_h; i++)
           for (int64_t j = 0; j < s.kernel_w; j++) {
             int64_t r = h * s.stride - s.pad_h + i, c = w * s.stride - s.pad_w + j;
             if (r < 0 || c < 0 || r >= s.in.height || c >= s.in.width) continue;
-            Lane v = load(at(s.in.start()) + b * s.in.block() + r * s.in.row() + c * LANES);
+            Lane v = load(start(s.in) + b * s.in.block() + r * s.in.row() + c * LANES);
             most = v > most ? v : most;
           }
         store(y, s.relu ? relu(most) : most);
@@ -430,21 +478,22 @@ struct Worker {
     }
   }
 
-  void mean(const Step& s) const {
-    Share mine = share(s.in.blocks());
-    for (int64_t b = mine.begin; b < mine.end; b++) {
-      Lane sums[4] = {};
-      for (int64_t h = 0; h < s.in.height; h++) {
-        const float* x = at(s.in.start()) + b * s.in.block() + h * s.in.row();
-        int64_t w = 0;
-        for (; w + 4 <= s.in.width; w += 4)
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; i++) sums[i] += load(x + (w + i) * LANES);
-        for (; w < s.in.width; w++) sums[0] += load(x + w * LANES);
-      }
-      Lane total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-      store(at(s.out.offset) + b * LANES, total / splat(float(s.in.height * s.in.width)));
+  // Every thread's part of the sum of each channel.
+  void add_up(const Step& s) const {
+    std::memset(own(s.sums), 0, s.in.blocks() * LANES * sizeof(float));
+    Share mine = share(s.in.blocks() * s.in.height);
+    for (int64_t unit = mine.begin; unit < mine.end; unit++) {
+      int64_t b = unit / s.in.height, h = unit % s.in.height;
+      const float* x = start(s.in) + b * s.in.block() + h * s.in.row();
+      Lane all = load(own(s.sums) + b * LANES);
+      for (int64_t w = 0; w < s.in.width; w++) all += load(x + w * LANES);
+      store(own(s.sums) + b * LANES, all);
     }
+  }
+
+  void mean(const Step& s) const {
+    float share = 1 / float(s.in.height * s.in.width);
+    for (int64_t c = 0; c < s.out.channels; c++) start(s.out)[c] = total(s.sums + c) * share;
   }
 
   // Every stride-th pixel; channels that `in` does not have are 0.
@@ -452,8 +501,8 @@ struct Worker {
     Share mine = share(s.out.blocks() * s.out.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
       int64_t b = unit / s.out.height, h = unit % s.out.height;
-      float* y = at(s.out.start()) + b * s.out.block() + h * s.out.row();
-      const float* x = at(s.in.start()) + b * s.in.block() + h * s.stride * s.in.row();
+      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
+      const float* x = start(s.in) + b * s.in.block() + h * s.stride * s.in.row();
       for (int64_t w = 0; w < s.out.width; w++)
         store(y + w * LANES, b < s.in.blocks() ? load(x + w * s.stride * LANES) : Lane{});
     }
@@ -463,9 +512,9 @@ struct Worker {
     Share mine = share(s.out.blocks() * s.out.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
       int64_t b = unit / s.out.height, h = unit % s.out.height;
-      const float* x = at(s.in.start()) + b * s.in.block() + h * s.in.row();
-      const float* more = s.other.offset < 0 ? nullptr : at(s.other.start()) + b * s.other.block() + h * s.other.row();
-      float* y = at(s.out.start()) + b * s.out.block() + h * s.out.row();
+      const float* x = start(s.in) + b * s.in.block() + h * s.in.row();
+      const float* more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
+      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
       for (int64_t w = 0; w < s.out.width * LANES; w += LANES) {
         Lane v = more ? load(x + w) + load(more + w) : load(x + w);
         store(y + w, s.relu ? relu(v) : v);
@@ -477,7 +526,7 @@ struct Worker {
     Share mine = share(s.out.channels);
     for (int64_t c = mine.begin; c < mine.end; c++)
       for (int64_t h = 0; h < s.out.height; h++) {
-        float* to = at(s.out.start()) + c / LANES * s.out.block() + h * s.out.row() + c % LANES;
+        float* to = start(s.out) + c / LANES * s.out.block() + h * s.out.row() + c % LANES;
         const float* from = image + (c * s.out.height + h) * s.out.width;
         for (int64_t w = 0; w < s.out.width; w++) to[w * LANES] = from[w];
       }
@@ -489,15 +538,17 @@ struct Worker {
       case CONV: convolve(s); break;
       case LINEAR: linear(s); break;
       case MAXPOOL: pool(s); break;
+      case SUM: add_up(s); break;
       case MEAN: mean(s); break;
       case ADD: add(s); break;
       case SUBSAMPLE: subsample(s); break;
+      case PROJECT: project(s); break;
       case LOCATE: locate(s); break;
       case MIX:
         typed(s.weight, [&](auto* knots) { s.splines == 1 ? mix_together(s, knots) : mix_apart(s, knots); });
         break;
       case OUTPUT:
-        if (me == 0) std::memcpy(logits, at(s.in.offset), s.in.channels * sizeof(float));
+        if (me == 0) std::memcpy(logits, start(s.in), s.in.channels * sizeof(float));
         break;
     }
   }
@@ -512,6 +563,7 @@ struct Engine {
   const char* weights;
   int64_t image_size, logits_size;
   std::vector<std::unique_ptr<float, Free>> arenas;
+  std::vector<float*> places;
   Team team;
   std::vector<std::thread> helpers;
   std::atomic<int64_t> call{0};
@@ -524,14 +576,14 @@ struct Engine {
   // One image is shared by all threads, step by step; of several, each thread takes its own.
   void work(int me) {
     if (batch == 1) {
-      Worker worker{weights, arenas[0].get(), me, team.size};
+      Worker worker{weights, places.data(), me, team.size};
       for (const Step& step : steps) {
         worker.run(step, images, logits);
-        team.wait();
+        if (!everyone(step.kind)) team.wait();
       }
       return;
     }
-    Worker alone{weights, arenas[me].get(), 0, 1};
+    Worker alone{weights, places.data() + me, 0, 1};
     for (int64_t n = batch * me / team.size; n < batch * (me + 1) / team.size; n++)
       for (const Step& step : steps) alone.run(step, images + n * image_size, logits + n * logits_size);
   }
@@ -593,6 +645,7 @@ void* splinenets_create(const void* steps, int64_t count, const char* weights, i
     engine->arenas.emplace_back(static_cast<float*>(std::aligned_alloc(64, bytes)));
     if (!engine->arenas.back()) return nullptr;
     std::memset(engine->arenas.back().get(), 0, bytes);
+    engine->places.push_back(engine->arenas.back().get());
   }
   for (int t = 1; t < threads; t++) engine->helpers.emplace_back(&Engine::help, engine.get(), t);
   return engine.release();

@@ -18,15 +18,17 @@ class Kind(IntEnum):
     CONV = 1
     LINEAR = 2
     MAXPOOL = 3
-    MEAN = 4
-    ADD = 5
-    SUBSAMPLE = 6
-    LOCATE = 7
-    MIX = 8
-    OUTPUT = 9
+    SUM = 4
+    MEAN = 5
+    ADD = 6
+    SUBSAMPLE = 7
+    PROJECT = 8
+    LOCATE = 9
+    MIX = 10
+    OUTPUT = 11
 
 
-IMAGE = np.dtype([(name, np.int64) for name in ("offset", "channels", "height", "width", "margin")])
+IMAGE = np.dtype([(name, np.int64) for name in ("offset", "channels", "height", "width", "margin", "own")])
 MATRIX = np.dtype([(name, np.int64) for name in ("type", "offset", "scale")])
 STEP = np.dtype(
     [
@@ -34,7 +36,7 @@ STEP = np.dtype(
         *[(name, IMAGE) for name in ("in", "out", "other")],
         *[(name, np.int64) for name in ("relu", "kernel_h", "kernel_w", "stride", "pad_h", "pad_w", "dilation")],
         ("weight", MATRIX),
-        *[(name, np.int64) for name in ("mixed", "bias", "basis", "splines", "dims", "knots", "degree", "rows", "length")],
+        *[(name, np.int64) for name in ("sums", "mixed", "bias", "basis", "splines", "dims", "knots", "degree", "rows", "length")],
         *[(name, np.int64) for name in ("matching", "bounded", "decision_knots", "decision_degree")],
         *[(name, np.float64) for name in ("diffusion", "slope")],
     ]
