@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import data, demo, profile, train
+from .commands import bench, data, demo, export, profile, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
 app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
+app.command(epilog=export.EXAMPLES)(export.export)
+app.add_typer(bench.app, name="bench", help="Measure: ratios side by side, in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -30,11 +30,8 @@ class FoldedProjection(nn.Module):
     def __init__(self, projection: Projection) -> None:
         super().__init__()
         spec = projection.spec
-        weight = projection.weight if projection.knots is None else projection.knots
-        assert weight is not None
-        weight = weight.detach()
-        if projection.knots is not None and projection.weight is not None:
-            weight = weight + projection.weight.detach()  # the basis sums to 1
+        parameters = [p.detach() for p in (projection.knots, projection.weight) if p is not None]
+        weight = parameters[0] if len(parameters) == 1 else parameters[0] + parameters[1]  # the basis sums to 1
         scale, mean = torch.ones_like(weight[..., 0]), weight.new_zeros(projection.coordinates)
         self.degree, self.bounded, self.slope = spec.spline_degree, spec.standardize, spec.slope
         if spec.standardize:
@@ -75,7 +72,7 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     for layer in net.modules():
         if not isinstance(layer, SplineLayer) or isinstance(layer.projection, FoldedProjection):
             continue
-        layer.projection = FoldedProjection(cast(Projection, layer.projection))
+        layer.projection = FoldedProjection(layer.projection)
         if layer.weight is not None:
             key = (id(layer.knots), id(layer.weight))
             layer.knots = folded.setdefault(key, nn.Parameter(layer.curves.control_points()))

@@ -23,6 +23,13 @@ class Augmentation:
     distort: Distort
     prepare: Prepare
 
+    @property
+    def preparation(self) -> dict[str, object]:
+        """What ``prepare`` does, in words and numbers, for whoever serves a network elsewhere."""
+        if isinstance(self.prepare, partial):
+            return {"kind": "normalise", **{name: list(values) for name, values in self.prepare.keywords.items()}}
+        return {"kind": "whiten"}
+
     def train(self, images: Tensor, generator: Generator) -> Tensor:
         """(N, C, H, W), uint8 -> the same, float32; the generator is ``seeded("augment", seed, epoch, step, rank)``."""
         check_images(images)

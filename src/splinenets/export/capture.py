@@ -1,6 +1,6 @@
 """A network as a graph of torch's operations, in which every spline layer is one node.
 
-Whoever writes the graph to a file finds the layer by the name in its node, and lays it out as the runtime likes it best.
+Whoever writes the graph to a file finds the layer by the name in its node, and lays it out as the runtime likes it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ library.define(
 )
 
 
-@torch.library.register_fake("splinenets::layer", lib=library)
 def _shapes(
     x: Tensor, parent: Tensor | None, name: str, diffusion: float, shape: list[int], coordinates: int
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty((x.shape[0], *shape)), x.new_empty((x.shape[0], coordinates))
 
 
+torch.library.register_fake("splinenets::layer", _shapes, lib=library)
 LAYER = torch.ops.splinenets.layer.default
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..convert import copy_network
 from ..data.files import replacing
 from ..deploy import deploy
 from ..layers import SplineLayer
@@ -34,6 +35,8 @@ def export(
 ) -> Exported:
     """Write a network for another runtime, after loading it back and comparing it with the original on the example.
 
+    What comes back is the network as it was loaded; ``metadata["difference"]`` is the largest difference found.
+
     example   images (N, C, H, W), as the network sees them; the more there are, the stricter the check
     to        "onnx", "pt2" or "native"; None: what the file's name ends with, .onnx, .pt2 or .native
     purpose   "latency": one image at a time, as fast as can be; "throughput": batches of any size
@@ -47,10 +50,9 @@ def export(
     if example.dim() < 2 or not len(example):
         raise ValueError(f"an example is a batch of images (N, C, H, W), got shape {tuple(example.shape)}")
     _check_path(path)
-    example = example.detach().cpu()
-    deployed = deploy(net.cpu() if _is_elsewhere(net) else net, example, knots=knots)
-    if any(p.dtype != torch.float32 for p in deployed.parameters() if p.is_floating_point() and p.dtype.itemsize > 2):
-        raise ValueError(f"exports compute in float32, and the network holds {_dtypes(deployed)}: net.float() first")
+    example = example.detach().cpu().float()
+    net = copy_network(net).cpu().float().eval()
+    deployed = deploy(net, example, knots=knots)
     described = {
         **(metadata or {}),
         "splinenets": 1,
@@ -60,15 +62,16 @@ def export(
         "layers": {name: str(m.spec) for name, m in net.named_modules() if isinstance(m, SplineLayer)},
     }
     text = json.dumps(described)  # before any work: what JSON does not know is an error of the caller
+    reference = net if knots == "float32" else deployed
     with torch.no_grad():
-        expected = torch.cat([deployed(part) for part in example.split(250)])
+        expected = torch.cat([reference(part) for part in example.split(250)])
     with naming_layers(deployed) as obstacles:
         content = chosen.dump(deployed, example, PURPOSES[purpose], text, obstacles)
     exported = chosen.load(content, 1)
-    compare(exported, example, expected)
+    difference = compare(exported, example, expected)
     with replacing(path) as file:
         file.write(content)
-    return exported
+    return Exported({**exported.metadata, "difference": difference}, exported.forward)
 
 
 def compare(exported: Exported, images: Tensor, expected: Tensor) -> float:
@@ -78,7 +81,9 @@ def compare(exported: Exported, images: Tensor, expected: Tensor) -> float:
     difference = (found - expected).abs().max().item()
     allowed = TOLERANCE * max(1.0, expected.abs().max().item())
     if not difference <= allowed:
-        raise ValueError(f"the export differs from the network by {difference:.2g}, more than {allowed:.2g}: not written")
+        raise ValueError(
+            f"the export differs from the network by {difference:.2g}, more than {allowed:.2g}: not written"
+        )
     chosen = expected.gather(1, found.argmax(1, keepdim=True)).squeeze(1)
     if (expected.amax(1) - chosen > 2 * allowed).any():
         raise ValueError("the export gives another answer than the network: not written")
@@ -104,11 +109,3 @@ def _check_path(path: Path) -> None:
     with replacing(path.with_name(f".{path.name}.probe")):
         pass
     path.with_name(f".{path.name}.probe").unlink()
-
-
-def _is_elsewhere(net: nn.Module) -> bool:
-    return any(p.device.type != "cpu" for p in net.parameters())
-
-
-def _dtypes(net: nn.Module) -> str:
-    return ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in net.parameters() if p.is_floating_point()}))

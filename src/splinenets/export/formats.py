@@ -23,8 +23,8 @@ KEY = "splinenets"  # of our metadata, beside others' in the same file
 class Exported:
     """A network from a file: images (N, C, H, W) -> logits (N, classes).
 
-    metadata  "purpose", "knots", "input" (C, H, W), "layers" (name -> spec), and what the writer added: exports of a run
-              have "classes", "preparation" (what to do with bytes to get images), "data", "network", "model" and "step"
+    metadata  "purpose", "knots", "input" (C, H, W), "layers" (name -> spec), and what the writer added; exports of runs
+              have "classes", "preparation" (what to do with bytes to get images), "data", "network", "model", "step"
     """
 
     metadata: dict[str, Any]

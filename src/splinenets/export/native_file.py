@@ -1,4 +1,4 @@
-"""The native runtime's program: a graph of torch's operations as steps of the engine, parameters laid out as it reads them."""
+"""The native runtime's program: a graph of torch's operations as steps of the engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from ..deploy import FoldedProjection
@@ -20,7 +19,6 @@ from ..runtime import STEP, Kind, Program
 from ..runtime.program import LANES
 from .arrange import Parameters, filter_blocks, image_rows
 from .capture import LAYER, Capture, matching
-from .obstacles import module_of
 
 aten = torch.ops.aten
 
@@ -186,7 +184,9 @@ class Lowering:
         if operation.groups != 1:
             raise ValueError("the native runtime has no grouped convolutions")
         if len(set(operation.stride)) > 1 or operation.stride[0] > 2 or len(set(operation.dilation)) > 1:
-            raise ValueError(f"the native runtime has strides 1 and 2, the same in both directions, got {operation.stride}")
+            raise ValueError(
+                f"the native runtime has strides 1 and 2, the same in both directions, got {operation.stride}"
+            )
         (top, bottom), (left, right) = operation.margins()
         return self.emit(
             Kind.CONV,
@@ -217,7 +217,11 @@ class Lowering:
         x, weight, bias = _arguments(node, 3)
         source = self.value(x)
         rows = image_rows(self.values[weight], source.shape)
-        fields = {"weight": self.parameters.matrix(rows), "rows": rows.shape[0], "length": rows.shape[1]}
+        fields: dict[str, Any] = {
+            "weight": self.parameters.matrix(rows),
+            "rows": rows.shape[0],
+            "length": rows.shape[1],
+        }
         return self.emit(Kind.LINEAR, {"in": source}, Value(rows.shape[0]), bias=self.bias(bias), **fields)
 
     def bias(self, found: fx.Node | Tensor | None) -> int:
@@ -312,14 +316,13 @@ class Lowering:
 
     def spline(self, node: fx.Node) -> tuple[Value, Value]:
         """A spline layer: locate, mix, operate."""
-        x, parent, name, diffusion, shape, _ = _arguments(node, 6)
+        x, parent, name, diffusion = _arguments(node, 4)
         layer, source = self.captured.layers[name], self.value(x)
         spec, splines, dims = layer.spec, layer.splines, layer.dims
         if spec.spline_degree > 8 or dims * (spec.spline_degree + 1) > 64:
             raise ValueError("the native runtime has splines of degree 8 and less, which touch 64 knots at most")
-        curves = {"splines": splines, "dims": dims, "knots": spec.knots, "degree": spec.spline_degree}
+        curves: dict[str, Any] = {"splines": splines, "dims": dims, "knots": spec.knots, "degree": spec.spline_degree}
         position = self.locate(layer, source, parent, diffusion, curves)
-        stored = layer.knots.shape[0]
         if isinstance(layer, SplineLinear):
             rows = image_rows(self.parameters.stored(layer, "knots"), source.shape)
             out = self.emit(
@@ -353,11 +356,10 @@ class Lowering:
                 },
             )
         )
-        assert stored == dims * spec.knots
         return self.convolve(node, source, operation, bias=self.bias(layer.bias), mixed=0), position
 
     def locate(
-        self, layer: SplineLayer, source: Value, parent: fx.Node | None, diffusion: float, curves: dict[str, int]
+        self, layer: SplineLayer, source: Value, parent: fx.Node | None, diffusion: float, curves: dict[str, Any]
     ) -> Value:
         """The positions of a layer."""
         projection = cast(FoldedProjection, layer.projection)
@@ -463,9 +465,9 @@ def _used_once(node: Any) -> bool:
 
 def _arguments(node: fx.Node, count: int) -> list[Any]:
     """A node's arguments in the order of its operation, None where it names none."""
-    names = [argument.name for argument in node.target._schema.arguments][:count]  # type: ignore[union-attr]
-    given = list(node.args) + [None] * (len(names) - len(node.args))
-    return [node.kwargs.get(name, value) for name, value in zip(names, given, strict=True)] + [None] * (count - len(names))
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return [given.get(name) for name in names[:count]]
 
 
 def _pair(value: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 
 class Obstacles:
-    """What is known while an export is under way: the layers entered and not yet left, and the graph once there is one."""
+    """What is known during an export: the layers entered and not yet left, and the graph once there is one."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []
@@ -62,7 +62,7 @@ def naming_layers(net: nn.Module) -> Iterator[Obstacles]:
         raise
     except Exception as error:
         name = obstacles.layer(error)
-        kind = type(net.get_submodule(name)).__name__
+        kind = type(net.get_submodule(name)).__name__.removeprefix("Parametrized")
         where = f"layer {name!r} ({kind})" if name else kind
         raise ValueError(f"{where} cannot be exported: {_reason(error)}") from error
     finally:
@@ -75,7 +75,7 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return re.sub(r"^%\w+: ", "", lines[0]) if lines else type(error).__name__
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class _Lowering:
         return self.op.Constant(value=ir.tensor(values))
 
     def parameter(self, module: Any, name: str) -> Any:
-        """A tensor as it is stored, with the nodes that make numbers of it; the runtime computes these once, when it loads."""
+        """A tensor as it is stored, and nodes that make numbers of it, which runtimes compute once, when they load."""
         if not parametrize.is_parametrized(module, name):
             return self.constant(getattr(module, name))
         stored = module.parametrizations[name]
@@ -107,12 +107,14 @@ class _Lowering:
     def basis(self, position: Any, knots: int, degree: int, factor: float = 1.0) -> Any:
         """Every knot's weight, times ``factor``: (N, C) -> (N, C, K).
 
-        The cardinal B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!.
+        A B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!.
         """
         op, spans = self.op, knots - degree
         position = op.Unsqueeze(position, self.constant([2]))
         if degree == 0:
-            span = op.Min(op.Floor(op.Mul(position, self.constant(np.float32(spans)))), self.constant(np.float32(spans - 1)))
+            span = op.Min(
+                op.Floor(op.Mul(position, self.constant(np.float32(spans)))), self.constant(np.float32(spans - 1))
+            )
             hit = op.Equal(span, self.constant(np.arange(knots, dtype=np.float32)))
             return op.Mul(op.Cast(hit, to=FLOAT), self.constant(np.float32(factor)))
         edges = [(degree + 1) / 2 - i for i in range(degree // 2 + 1) if (degree + 1) / 2 > i]
@@ -122,7 +124,9 @@ class _Lowering:
         power = reach
         for _ in range(degree - 1):
             power = op.Mul(power, reach)
-        signs = [(-1) ** i * comb(degree + 1, i) / factorial(degree) * spans**degree * factor for i in range(len(edges))]
+        signs = [
+            (-1) ** i * comb(degree + 1, i) / factorial(degree) * spans**degree * factor for i in range(len(edges))
+        ]
         return op.MatMul(power, self.constant(np.kron(np.asarray(signs)[:, None], np.eye(knots)).astype(np.float32)))
 
     def single(self, x: Any, basis: Any) -> Any:

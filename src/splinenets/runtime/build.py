@@ -1,4 +1,4 @@
-"""engine.cpp -> a library for this machine, compiled once and kept."""
+"""engine.cpp -> a library for this machine, compiled once and kept. Where that cannot be done, a sentence says why."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("engine.cpp")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")
+SWITCH = "SPLINENETS_NATIVE"  # 0: do without
+INSTEAD = "export to onnx instead"
 
 
 class Unavailable(ValueError):
@@ -23,32 +25,27 @@ class Unavailable(ValueError):
 @lru_cache(maxsize=1)
 def build() -> ctypes.CDLL:
     """The engine for this machine: compiled when it is first asked for, which takes seconds, and found again later."""
-    compiler = _compiler()
-    for folder in (_cache(), Path(tempfile.gettempdir()) / f"splinenets-{os.getuid()}"):
-        library = folder / f"engine-{_fingerprint(compiler)}.so"
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not library.exists():
-                _compile(compiler, library)
-            return ctypes.CDLL(str(library))
-        except OSError as error:
-            reason = error
-    raise Unavailable(f"the native runtime was built but cannot be loaded ({reason}): export to onnx instead")
-
-
-def _compiler() -> str:
-    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        if name and (path := shutil.which(name)):
-            return path
-    raise Unavailable("the native runtime needs a C++ compiler such as g++, and there is none: export to onnx instead")
+    if os.environ.get(SWITCH) == "0":
+        raise Unavailable(f"the native runtime is switched off by {SWITCH}=0: {INSTEAD}")
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        raise Unavailable(f"the native runtime needs a C++ compiler such as g++, and there is none: {INSTEAD}")
+    library = _cache() / f"engine-{_fingerprint(compiler)}.so"
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        if not library.exists():
+            _compile(compiler, library)
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise Unavailable(f"the native runtime cannot be kept in {library.parent} ({error}): {INSTEAD}") from None
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets" / "native"
 
 
 def _fingerprint(compiler: str) -> str:
-    """Changes with the source, the compiler and the processor, so that a shared home folder serves several machines."""
+    """Changes with the source, the compiler and the processor: a home folder may be shared by different machines."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
@@ -58,12 +55,11 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _compile(compiler: str, library: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:  # several processes may build at once
         made = Path(folder) / library.name
-        done = subprocess.run(
-            [compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True, check=False
-        )
+        command = [compiler, *FLAGS, str(SOURCE), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
-            raise Unavailable(f"{compiler} cannot build the native runtime ({reason}): export to onnx instead")
+            raise Unavailable(f"{compiler} cannot build the native runtime ({reason.strip()}): {INSTEAD}")
         made.replace(library)

@@ -28,7 +28,9 @@ class Engine:
         first = program.steps[program.steps["kind"] == Kind.INPUT][0]["out"]
         last = program.steps[program.steps["kind"] == Kind.OUTPUT][0]["in"]
         self.input, self.classes = tuple(int(first[n]) for n in ("channels", "height", "width")), int(last["channels"])
-        self._weights = torch.empty(len(program.weights), dtype=torch.uint8)  # begins at a multiple of 64, as numpy's may not
+        self._weights = torch.empty(
+            len(program.weights), dtype=torch.uint8
+        )  # begins at a multiple of 64, as numpy's may not
         self._weights.numpy()[:] = program.weights
         steps = np.ascontiguousarray(program.steps)
         self._run = library.splinenets_run

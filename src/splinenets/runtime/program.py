@@ -36,7 +36,10 @@ STEP = np.dtype(
         *[(name, IMAGE) for name in ("in", "out", "other")],
         *[(name, np.int64) for name in ("relu", "kernel_h", "kernel_w", "stride", "pad_h", "pad_w", "dilation")],
         ("weight", MATRIX),
-        *[(name, np.int64) for name in ("sums", "mixed", "bias", "basis", "splines", "dims", "knots", "degree", "rows", "length")],
+        *[
+            (name, np.int64)
+            for name in ("sums", "mixed", "bias", "basis", "splines", "dims", "knots", "degree", "rows", "length")
+        ],
         *[(name, np.int64) for name in ("matching", "bounded", "decision_knots", "decision_degree")],
         *[(name, np.float64) for name in ("diffusion", "slope")],
     ]

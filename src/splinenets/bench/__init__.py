@@ -1,0 +1,1 @@
+"""Measurements: everything that is compared is measured in turn, in one run."""
