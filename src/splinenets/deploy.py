@@ -70,9 +70,10 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     net = fold_batchnorm(net, example).eval()
     folded: dict[tuple[int, int], nn.Parameter] = {}  # layers that share a weight share its knots
     for layer in net.modules():
-        if not isinstance(layer, SplineLayer) or isinstance(layer.projection, FoldedProjection):
+        if not isinstance(layer, SplineLayer):
             continue
-        layer.projection = FoldedProjection(layer.projection)
+        if not isinstance(layer.projection, FoldedProjection):
+            layer.projection = FoldedProjection(layer.projection)
         if layer.weight is not None:
             key = (id(layer.knots), id(layer.weight))
             layer.knots = folded.setdefault(key, nn.Parameter(layer.curves.control_points()))

@@ -54,7 +54,7 @@ def capture(net: nn.Module, example: Tensor, *, any_batch: bool) -> Capture:
 
 def trace_graph(net: nn.Module, example: Tensor, *, any_batch: bool) -> ExportedProgram:
     """``torch.export``, for the example's batch or for any."""
-    shapes = None
+    example, shapes = example.clone(), None  # a view would bring all images it was cut from into the file
     if any_batch:
         example = example if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
         shapes = ({0: Dim("batch", min=1)},)

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ class Format(NamedTuple):
 
     dump: Callable[[nn.Module, Tensor, bool, str, Obstacles], bytes]
     load: Callable[[bytes, int], Exported]
+    packages: tuple[str, ...] = ()
 
 
 def dump_onnx(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
@@ -120,7 +122,7 @@ def load_native(content: bytes, threads: int) -> Exported:
 
 
 FORMATS = {
-    "onnx": Format(dump_onnx, load_onnx),
+    "onnx": Format(dump_onnx, load_onnx, ("onnx", "onnxscript", "onnxruntime")),
     "pt2": Format(dump_pt2, load_pt2),
     "native": Format(dump_native, load_native),
 }
@@ -131,6 +133,11 @@ def format_of(path: Path, name: str | None = None) -> Format:
     chosen = path.suffix.removeprefix(".") if name is None else name
     if chosen not in FORMATS:
         raise ValueError(f"unknown format {chosen!r}, choose from {list(FORMATS)}")
+    try:
+        for package in FORMATS[chosen].packages:
+            import_module(package)
+    except ImportError as error:
+        raise ValueError(f"{chosen} needs more packages ({error}): pip install 'splinenets[export]'") from None
     return FORMATS[chosen]
 
 

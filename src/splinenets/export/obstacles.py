@@ -27,9 +27,11 @@ class Obstacles:
         nodes = {node.name: node for node in self.graph.nodes} if self.graph else {}
         each: BaseException | None = error
         while each is not None:
-            for word in re.findall(r"%(\w+)", str(each)):
-                if word in nodes:
-                    return module_of(nodes[word])
+            for place, word in enumerate(re.findall(r"%(\w+)", str(each))):
+                if (
+                    word in nodes
+                ):  # the first is the operation itself; where it has another name by now, its argument tells
+                    return module_of(nodes[word] if place == 0 else next(iter(nodes[word].users)))
             each = each.__cause__
         return ""
 
