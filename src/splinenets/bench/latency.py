@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -147,19 +146,27 @@ class Timing:
 
 
 def measure(
-    networks: Iterable[str], runtimes: Iterable[str], threads: Iterable[int], rounds: int, note: Callable[[str], None]
+    networks: Iterable[str],
+    runtimes: Iterable[str],
+    threads: Iterable[int],
+    *,
+    rounds: int,
+    folder: Path,
+    note: Callable[[str], None],
 ) -> list[Timing]:
-    """Prepare everything, then measure in turns: each has some calls, then the next one, round after round."""
-    with tempfile.TemporaryDirectory() as folder:
-        calls = {
-            (network, runtime, count): call
-            for network in networks
-            for runtime, count, call in _prepare(network, runtimes, tuple(threads), Path(folder), note)
-        }
-        seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
-        for _ in range(rounds):
-            for key, call in calls.items():
-                seconds[key] += _turn(call, key[2])
+    """Prepare everything, then measure in turns: each has some calls, then the next one, round after round.
+
+    Exports that ``folder`` holds already are used again.
+    """
+    calls = {
+        (network, runtime, count): call
+        for network in networks
+        for runtime, count, call in _prepare(network, runtimes, tuple(threads), folder, note)
+    }
+    seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
+    for _ in range(rounds):
+        for key, call in calls.items():
+            seconds[key] += _turn(call, key[2])
     return [
         Timing(
             network=network,
@@ -170,6 +177,7 @@ def measure(
             calls=len(times),
         )
         for (network, runtime, count), times in seconds.items()
+        if times
     ]
 
 
@@ -189,7 +197,7 @@ def _prepare(
 ) -> Iterator[tuple[str, int, Call]]:
     note(f"preparing {network}")
     place = folder / network
-    place.mkdir()
+    place.mkdir(parents=True, exist_ok=True)
     subject = Subject(*_build(network), place)
     for runtime in runtimes:
         if runtime in ROUNDED and NETWORKS[network][1] is None:

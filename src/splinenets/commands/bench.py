@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,8 @@ def latency(
     network: list[str] | None = typer.Option(None, help="Name patterns of networks (default: all)."),  # noqa: B008
     runtime: list[str] | None = typer.Option(None, help="Runtimes (default: all but aotinductor)."),  # noqa: B008
     threads: list[int] = typer.Option([1, 2], help="Numbers of threads."),  # noqa: B008
-    rounds: int = typer.Option(15, min=1, help="How many turns each has, of ten calls."),
+    rounds: int = typer.Option(15, min=0, help="How many turns each has, of ten calls; 0 only prepares."),
+    keep: Path | None = typer.Option(None, help="Folder in which exports are kept and found again."),  # noqa: B008
     out: Path = typer.Option(Path("benchmarks/results/latency.json"), help="Where the numbers go."),  # noqa: B008
 ) -> None:
     """The time of one image through the paper's networks and their static twins, in every runtime."""
@@ -44,7 +46,15 @@ def latency(
         raise ValueError(f"threads must be 1 or more, got {min(threads)}")
     out.parent.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    timings = bench.measure(networks, runtime or bench.USUAL, threads, rounds, lambda text: typer.echo(text, err=True))
+
+    def note(text: str) -> None:
+        typer.echo(text, err=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = keep or Path(folder)
+        timings = bench.measure(networks, runtime or bench.USUAL, threads, rounds=rounds, folder=place, note=note)
+    if not timings:
+        return
     result = {"about": bench.about(time.perf_counter() - began), "timings": [asdict(t) for t in timings]}
     out.write_text(json.dumps(result, indent=1) + "\n")
     typer.echo(bench.report(timings))

@@ -45,3 +45,22 @@ def export(
         f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
         f"the same answers on {len(images):,} test images, to {exported.metadata['difference']:.0e}"
     )
+
+
+def evaluate_file(path: Path) -> None:
+    """The accuracy of an exported run, in the runtime it was exported for, on all test images of its data set."""
+    from ..data import load, prepare
+    from ..export import load_export
+
+    exported = load_export(path)
+    about = exported.metadata
+    if "preparation" not in about:
+        raise ValueError(f"{path} does not say what it was trained on: only exports of runs do")
+    data = load(about["data"], size=about["input"][1] if about["data"].startswith("folder:") else None)
+    images = prepare(data.test.images, about["preparation"])
+    right = sum(
+        int((exported(some).argmax(1) == labels).sum())
+        for some, labels in zip(images.split(250), data.test.labels.split(250), strict=True)
+    )
+    typer.echo(f"{path}: {about['model']} on {about['data']}, knots in {about['knots']}, {path.stat().st_size:,} bytes")
+    typer.echo(f"accuracy {right / len(images):.2%} ({right} of {len(images)})")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,17 @@ def check_images(images: Tensor) -> None:
 
 
 # Preparing: always done, nothing random
+
+
+def prepare(images: Tensor, preparation: Mapping[str, Any]) -> Tensor:
+    """What ``Augmentation.preparation`` describes: (N, C, H, W), uint8 -> float32."""
+    numbers = dict(preparation)
+    kinds: dict[str, Callable[..., Tensor]] = {"normalise": normalise, "whiten": whiten}
+    kind = numbers.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"unknown preparation {kind!r}, choose from {sorted(kinds)}")
+    check_images(images)
+    return kinds[kind](images, **numbers)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

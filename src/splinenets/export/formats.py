@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Callable
@@ -105,7 +106,7 @@ def dump_native(net: nn.Module, example: Tensor, any_batch: bool, metadata: str,
         "weights": torch.from_numpy(program.weights.copy()),
         "arena": torch.tensor(program.arena),
     }
-    return save(tensors, metadata={KEY: metadata})
+    return _sealed(save(tensors, metadata={KEY: metadata}))
 
 
 def load_native(content: bytes, threads: int) -> Exported:
@@ -114,11 +115,28 @@ def load_native(content: bytes, threads: int) -> Exported:
 
     from ..runtime import STEP, Engine, Program
 
+    content = _opened(content)
     tensors = load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     steps = tensors["steps"].numpy().view(STEP)
     engine = Engine(Program(steps, tensors["weights"].numpy(), int(tensors["arena"])), threads)
     return Exported(json.loads(header["__metadata__"][KEY]), engine)
+
+
+MAGIC = b"splinenets native 1\n"
+
+
+def _sealed(content: bytes) -> bytes:
+    """The SHA-256 before the content: the engine checks nothing while it runs, so a damaged file must not reach it."""
+    return MAGIC + hashlib.sha256(content).digest() + content
+
+
+def _opened(sealed: bytes) -> bytes:
+    start = len(MAGIC) + 32
+    content = sealed[start:]
+    if not sealed.startswith(MAGIC) or hashlib.sha256(content).digest() != sealed[len(MAGIC) : start]:
+        raise ValueError("the file is damaged, or not a native export: export the network again")
+    return content
 
 
 FORMATS = {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -121,7 +122,27 @@ void basis_at(float position, int64_t knots, int64_t degree, int64_t& first, flo
   }
 }
 
-// One thread of several that work on the same program, and where they wait for each other.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Wait for a moment in which the processor does nothing else: falling asleep and waking up takes longer than most steps.
+// False if it did not happen within half a millisecond.
+template <class F>
+bool spin(F happened) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
+  do {
+    for (int i = 0; i < 64; i++) {
+      if (happened()) return true;
+      relax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// The threads that work on the same program, and where they wait for each other.
 struct Team {
   int size;
   std::atomic<int64_t> arrived{0}, round{0};
@@ -134,8 +155,7 @@ struct Team {
       round.store(now + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; round.load(std::memory_order_acquire) == now; spins++)
-      if (spins > 10000) std::this_thread::yield();
+    while (!spin([&] { return round.load(std::memory_order_acquire) != now; })) std::this_thread::yield();
   }
 };
 
@@ -590,9 +610,7 @@ struct Engine {
 
   void help(int me) {
     for (int64_t seen = 0;;) {
-      for (int spins = 0; call.load(std::memory_order_acquire) == seen && spins < 20000; spins++) {
-      }
-      call.wait(seen, std::memory_order_acquire);
+      if (!spin([&] { return call.load(std::memory_order_acquire) != seen; })) call.wait(seen, std::memory_order_acquire);
       seen = call.load(std::memory_order_acquire);
       if (over) return;
       work(me);
@@ -605,8 +623,7 @@ struct Engine {
     busy.store(team.size - 1, std::memory_order_relaxed);
     start();
     work(0);
-    for (int spins = 0; busy.load(std::memory_order_acquire); spins++)
-      if (spins > 10000) std::this_thread::yield();
+    while (!spin([&] { return busy.load(std::memory_order_acquire) == 0; })) std::this_thread::yield();
   }
 
   void start() {
