@@ -86,6 +86,15 @@ def test_other_runtimes_find_everything_in_the_file(tmp_path):
     torch.testing.assert_close(torch.from_numpy(logits), net(some), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_files_that_are_something_else(to, tmp_path):
+    path = tmp_path / f"net.{to}"
+    for content in (b"", b"something else", bytes(5000)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"net\.\w+ is damaged or not an export of this package"):
+            sn.load_export(path)
+
+
 class Strange(nn.Module):
     """Decides while it runs."""
 

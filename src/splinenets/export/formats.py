@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..runtime import Unavailable
 from .capture import capture, trace_graph
 from .obstacles import Obstacles
 
@@ -135,7 +136,7 @@ def _opened(sealed: bytes) -> bytes:
     start = len(MAGIC) + 32
     content = sealed[start:]
     if not sealed.startswith(MAGIC) or hashlib.sha256(content).digest() != sealed[len(MAGIC) : start]:
-        raise ValueError("the file is damaged, or not a native export: export the network again")
+        raise ValueError("its content does not have the SHA-256 that stands before it")
     return content
 
 
@@ -162,5 +163,11 @@ def format_of(path: Path, name: str | None = None) -> Format:
 def load_export(path: str | PathLike[str], *, to: str | None = None, threads: int = 1) -> Exported:
     """Read an exported network; ``to`` as it was exported, if the file's name does not tell."""
     path = Path(path)
-    chosen = format_of(path, to)
-    return chosen.load(path.read_bytes(), threads)
+    chosen, content = format_of(path, to), path.read_bytes()
+    try:
+        return chosen.load(content, threads)
+    except (Unavailable, MemoryError):
+        raise
+    except Exception as error:  # every runtime has errors of its own
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is damaged or not an export of this package ({reason})") from error
