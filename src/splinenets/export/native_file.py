@@ -340,23 +340,20 @@ class Lowering:
         operation = cast(Convolution, layer.operation(torch.empty(0))[1])
         length, filters = _padded(layer.fan_in), _padded(layer.filters)
         blocks = filter_blocks(self.parameters.stored(layer, "knots"), operation.kernel, apart=splines > 1)
-        self.steps.append(
-            Step(
-                Kind.MIX,
-                {},
-                None,
-                {
-                    "weight": self.parameters.matrix(blocks),
-                    "mixed": 0,
-                    "mixed_size": length * filters,
-                    "basis": 0,
-                    "rows": layer.filters if splines > 1 else filters,
-                    "length": length,
-                    **curves,
-                },
-            )
-        )
-        return self.convolve(node, source, operation, bias=self.bias(layer.bias), mixed=0), position
+        fields = {
+            "weight": self.parameters.matrix(blocks),
+            "mixed": 0,
+            "mixed_size": length * filters,
+            "basis": 0,
+            "rows": layer.filters if splines > 1 else filters,
+            "length": length,
+            **curves,
+        }
+        mix = Step(Kind.MIX, {}, None, fields)
+        self.steps.append(mix)
+        out = self.convolve(node, source, operation, bias=self.bias(layer.bias), mixed=0)
+        mix.out = out  # threads mix what they will convolve with
+        return out, position
 
     def locate(
         self, layer: SplineLayer, source: Value, parent: fx.Node | None, diffusion: float, curves: dict[str, Any]

@@ -60,9 +60,11 @@ inline Lane splat(float value) { return value - Lane{}; }
 inline Lane relu(Lane v) { return v > Lane{} ? v : Lane{}; }
 
 inline float sum(Lane v) {
-  float total = 0;
-  for (int i = 0; i < LANES; i++) total += v[i];
-  return total;
+  float parts[LANES];
+  store(parts, v);
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+  return parts[0];
 }
 
 // Where a value lies, as the program describes it; offsets and strides in floats. Small values are computed by every
@@ -84,7 +86,7 @@ struct Matrix {
 enum Kind : int64_t { INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT };
 
 // Every thread does these alone, into memory of its own, and nobody waits.
-bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE; }
+bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE || kind == MIX; }
 
 // One step. All steps have the same fields, of which each uses some: the program is a plain array of 64-bit numbers.
 struct Step {
@@ -132,6 +134,8 @@ inline void relax() {
 // False if it did not happen within half a millisecond.
 template <class F>
 bool spin(F happened) {
+  for (int i = 0; i < 2048; i++)
+    if (happened()) return true;
   auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
   do {
     for (int i = 0; i < 64; i++) {
@@ -254,12 +258,24 @@ struct Worker {
     if constexpr (T > 1) if (left) row<OB, T / 2, STRIDE>(s, x, w, filters, bias, y, more, channel_sums, left);
   }
 
+  // A thread has some rows of one block of filters after the other; it mixes the filters of these blocks alone, for itself.
+  bool pairs(const Step& s) const { return SUMS >= 16 && s.out.blocks() % (2 * size) == 0; }
+
+  Share units(const Step& s) const { return share(s.out.blocks() / (pairs(s) ? 2 : 1) * s.out.height); }
+
+  Share blocks(const Step& s) const {
+    Share mine = units(s);
+    int64_t many = pairs(s) ? 2 : 1;
+    if (mine.begin == mine.end) return {0, 0};
+    return {mine.begin / s.out.height * many, (mine.end - 1) / s.out.height * many + many};
+  }
+
   template <int OB, int STRIDE>
   void rows(const Step& s) const {
     const float* x = start(s.in) - s.pad_h * s.in.row() - s.pad_w * LANES;
-    const float* w = s.mixed >= 0 ? at(s.mixed) : parameter<float>(s.weight.offset);
+    const float* w = s.mixed >= 0 ? own(s.mixed) : parameter<float>(s.weight.offset);
     int64_t filters = s.length * LANES;  // of one block
-    Share mine = share(s.out.blocks() / OB * s.out.height);
+    Share mine = units(s);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
       int64_t b = unit / s.out.height * OB, h = unit % s.out.height;
       const float* more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
@@ -272,9 +288,8 @@ struct Worker {
 
   void convolve(const Step& s) const {
     if (s.sums >= 0) std::memset(own(s.sums), 0, s.out.blocks() * LANES * sizeof(float));
-    bool pairs = SUMS >= 16 && s.out.blocks() % 2 == 0;
-    if (s.stride == 1) pairs ? rows<2, 1>(s) : rows<1, 1>(s);
-    else pairs ? rows<2, 2>(s) : rows<1, 2>(s);
+    if (s.stride == 1) pairs(s) ? rows<2, 1>(s) : rows<1, 1>(s);
+    else pairs(s) ? rows<2, 2>(s) : rows<1, 2>(s);
   }
 
   // ---- splines
@@ -400,24 +415,22 @@ struct Worker {
   void mix_together(const Step& s, const T* knots) const {
     int64_t rows[MOST];
     float shares[MOST];
-    int64_t count = gather(s, 0, rows, shares), block = s.length * LANES, blocks = s.rows / LANES;
-    Share mine = share(blocks * s.length);
-    for (int64_t b = mine.begin / s.length; b * s.length < mine.end; b++) {
-      int64_t begin = std::max(mine.begin - b * s.length, int64_t(0)) * LANES;
-      int64_t end = std::min(mine.end - b * s.length, s.length) * LANES;
+    int64_t count = gather(s, 0, rows, shares), block = s.length * LANES;
+    Share mine = blocks(s);
+    for (int64_t b = mine.begin; b < mine.end; b++) {
       const T* from[MOST];
       Lane part[MOST];
       for (int64_t a = 0; a < count; a++) {
-        from[a] = knots + (rows[a] * blocks + b) * block;
+        from[a] = knots + (rows[a] * s.out.blocks() + b) * block;
         part[a] = splat(shares[a]);
         if (s.weight.scale >= 0) part[a] *= load(parameter<float>(s.weight.scale) + rows[a] * s.rows + b * LANES);
       }
-      float* to = at(s.mixed) + b * block;
+      float* to = own(s.mixed) + b * block;
       if (count == 3)
-        for (int64_t j = begin; j < end; j += LANES)
+        for (int64_t j = 0; j < block; j += LANES)
           store(to + j, part[0] * load(from[0] + j) + part[1] * load(from[1] + j) + part[2] * load(from[2] + j));
       else
-        for (int64_t j = begin; j < end; j += LANES) {
+        for (int64_t j = 0; j < block; j += LANES) {
           Lane v{};
           for (int64_t a = 0; a < count; a++) v += part[a] * load(from[a] + j);
           store(to + j, v);
@@ -429,7 +442,7 @@ struct Worker {
   template <class T>
   void mix_apart(const Step& s, const T* knots) const {
     int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
-    Share mine = share((s.rows + LANES - 1) / LANES);
+    Share mine = blocks(s);
     for (int64_t b = mine.begin; b < mine.end; b++) {
       const T* from[LANES][MOST];
       float shares[LANES][MOST];
@@ -442,7 +455,7 @@ struct Worker {
           shares[f][a] *= scale(s.weight, filter * all + rows[a]);
         }
       }
-      float* to = at(s.mixed) + b * s.length * LANES;
+      float* to = own(s.mixed) + b * s.length * LANES;
       for (int64_t j = 0; j < s.length; j += LANES, to += LANES * LANES) {
         Lane r[LANES] = {};
         if (filters == LANES && count == 3) {
