@@ -1,5 +1,7 @@
 """The native runtime: every kind of step against torch, on one thread and several."""
 
+import platform
+import sys
 import threading
 
 import numpy
@@ -160,6 +162,22 @@ def test_it_steps_aside(environment, complaint, tmp_path, monkeypatch):
         build.cache_clear()
     assert "onnx instead" in str(caught.value)
     assert not (tmp_path / "x.native").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="processors of another family")
+@pytest.mark.parametrize("processor", ["x86-64", "haswell"])
+def test_older_processors(processor, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = sys.modules[build.__module__]
+    monkeypatch.setattr(module, "FLAGS", tuple(f.replace("native", processor) for f in module.FLAGS))
+    build.cache_clear()
+    try:
+        for spec in ("D(5)-C-R4", "H(5)-D-R3"):
+            net, some = network("lenet8", spec)
+            torch.testing.assert_close(engine(net, some, 2)(some), net(some), rtol=1e-4, atol=1e-4)
+    finally:
+        build.cache_clear()
 
 
 def test_damaged_files_are_refused(tmp_path):
