@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import costs
+from benchmarks import costs, information_tables
 
 import splinenets as sn
 import zoo
@@ -31,3 +31,9 @@ def test_the_table_of_converted_networks_is_up_to_date():
         model, images = zoo.build(name)
         conversion = sn.convert(model, "D(3)-C-R3", example=images).conversion
         assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
+
+
+def test_the_regulariser_tables_and_figure_are_up_to_date():
+    text = (DOCS / "regularizer.md").read_text()
+    assert information_tables.filled(text) == text
+    assert (DOCS / "figures" / "position_histograms.svg").read_text() == information_tables.figure()

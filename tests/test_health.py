@@ -141,12 +141,12 @@ def convolution(seed, slope=None, offset=None):
         ("constant", {"offset": 10}),
     ],
 )
-def test_networks_made_ill_on_purpose(verdict, changes):
-    assert [health(convolution(seed, **changes))["0"].verdict for seed in range(10)] == [verdict] * 10
+def test_networks_made_ill_on_purpose_100_of_100_times(verdict, changes):
+    assert [health(convolution(seed, **changes))["0"].verdict for seed in range(100)] == [verdict] * 100
 
 
-def test_network_made_to_shift():
-    for seed in range(10):
+def test_networks_made_to_shift_100_of_100_times():
+    for seed in range(100):
         history = [convolution(seed, slope=0.5, offset=o) for o in (-2, -1, 0, 1, 2)]
         assert health(history[-1], history=history[:-1])["0"].verdict == "shifting"
 

@@ -18,7 +18,7 @@ Weight: TypeAlias = float | Callable[[float], float]
 Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]
 
 ESTIMATORS = ("bins", "kernel")
-ROUNDING = 0.01  # bf16 puts 1.0078 next to 1, so a position may lie that far outside [0, 1]
+ROUNDING = 0.005  # matrices in bf16 whose rows should sum to 1 may take a position that far out of [0, 1]
 NOTHING = 2.0**-53  # what float64 cannot add to 1
 
 
@@ -100,6 +100,7 @@ def sum_by_class(values: Tensor, first: Tensor, labels: Tensor, classes: int, ce
 
 
 @lru_cache
+@torch.inference_mode(False)  # who calls first may be without gradients, who comes later with
 def _smoothing(bins: int, bandwidth: float) -> Tensor:
     """(bins + 2, bins): how much of what is at each centre, the first and last lying outside, moves to each bin."""
     node = (torch.arange(bins + 2, dtype=torch.float64).unsqueeze(1) - 0.5) / bins
@@ -247,6 +248,11 @@ class MutualInformation(nn.Module):
 
     def _entropies(self, position: Tensor, labels: Tensor | None, exact: bool) -> Tensor:
         """H(position) and H(position | label or input): (N, C), (N,) -> (2, C)."""
+        samples = position.shape[0]
+        if labels is not None:
+            labels = self._check_labels(labels, samples)
+        elif samples % self.views:
+            raise ValueError(f"a batch of {self.views} views must be a multiple of that, got {samples} samples")
         if self.estimator == "kernel":
             return self._measure(position, labels, kernel_histogram, self.bandwidth)
         if exact or not (position.requires_grad and torch.is_grad_enabled()):
@@ -255,21 +261,16 @@ class MutualInformation(nn.Module):
         return smooth_gradient(value, self._measure(position, labels, kernel_histogram, self.bandwidth))
 
     def _measure(self, position: Tensor, labels: Tensor | None, histogram: Histogram, parameter: float) -> Tensor:
-        samples = position.shape[0]
         if labels is None:
-            group, groups = torch.zeros(samples, dtype=torch.long, device=position.device), 1
-        else:
-            group, groups = self._check_labels(labels, samples), self.classes or 1
-        counted = sum_over_ranks(histogram(position, group, groups, self.bins, parameter))
-        whole = entropy(counted.sum(0))
-        if labels is not None:
-            counts = sum_over_ranks(torch.bincount(group, minlength=groups).to(position.dtype))
-            return torch.stack([whole, conditional_entropy(counted, counts)])
-        if self.views == 1:  # an input decides its position: nothing remains open
-            return torch.stack([whole, torch.zeros_like(whole)])
-        if samples % self.views:
-            raise ValueError(f"a batch of {self.views} views must be a multiple of that, got {samples} samples")
-        return torch.stack([whole, view_entropy(position, self.views, self.bins)])
+            nobody = torch.zeros_like(position[:, 0], dtype=torch.long)
+            whole = entropy(sum_over_ranks(histogram(position, nobody, 1, self.bins, parameter))[0])
+            # seen once, an input decides its position: nothing remains open
+            rest = view_entropy(position, self.views, self.bins) if self.views > 1 else torch.zeros_like(whole)
+            return torch.stack([whole, rest])
+        assert self.classes is not None
+        counted = sum_over_ranks(histogram(position, labels, self.classes, self.bins, parameter))
+        counts = sum_over_ranks(torch.bincount(labels, minlength=self.classes).to(position.dtype))
+        return torch.stack([entropy(counted.sum(0)), conditional_entropy(counted, counts)])
 
     def _check_labels(self, labels: Tensor, samples: int) -> Tensor:
         if self.classes is None:

@@ -1,0 +1,175 @@
+"""The tables and the figure of docs/regularizer.md, from what benchmarks.information measured.
+
+python -m benchmarks.information_tables    writes both where they belong
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs"
+LAYERS = ("conv1", "conv2", "dense1", "dense2")
+
+
+def results(name: str) -> list[Row]:
+    return list(json.loads((RESULTS / f"{name}.json").read_text())["rows"])
+
+
+def how(row: Row) -> str:
+    """The gradient of a row, in words."""
+    kind = "kernel" if row.get("estimator") == "kernel" else "bins"
+    exact = ", exact gradient" if row.get("exact_gradient") else ""
+    return f"{kind}{exact}"
+
+
+def whom(row: Row) -> str:
+    if not row["utilization"]:
+        return "no regulariser"
+    return f"{how(row)}, {'features too' if row.get('full_gradient') else 'projections only'}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def per_layer(key: str, form: Callable[[float], str]) -> dict[str, Callable[[Row], str]]:
+    def cell(layer: str) -> Callable[[Row], str]:
+        return lambda row: form(row[key][layer])
+
+    return {layer: cell(layer) for layer in LAYERS}
+
+
+def total_bits(row: Row) -> str:
+    return f"{sum(row['bits'].values()):.2f}"
+
+
+def bits(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def spec(row: Row) -> str:
+    return f"`{row.get('spec', 'D(5)-D-R3')}`"
+
+
+def accuracy(row: Row) -> str:
+    return percent(row["accuracy"])
+
+
+# Experiment -> {heading: what to write of a row}
+TABLES: dict[str, dict[str, Callable[[Row], str]]] = {
+    "utilization": {
+        "spec": spec,
+        "utilization": lambda r: f"{r['utilization']:g}",
+        **per_layer("entropy", percent),
+        "accuracy %": accuracy,
+    },
+    "specialization": {
+        "estimator": how,
+        "specialization": lambda r: f"{r['specialization']:g}",
+        **per_layer("bits", bits),
+        "all": total_bits,
+        "accuracy %": accuracy,
+    },
+    "gradients": {
+        "gradient": how,
+        "weights": lambda r: f"{r['utilization']:g} / {r['specialization']:g}",
+        **per_layer("entropy", percent),
+        "bits in all": total_bits,
+        "accuracy %": accuracy,
+    },
+    "stability": {
+        "spec": spec,
+        "learning rate": lambda r: f"{r.get('rate', 0.05):g}",
+        "regulariser": whom,
+        "stable": lambda r: f"{r['stable']} of {r['of']}",
+        "accuracy %": accuracy,
+    },
+    "histograms": {
+        "spec": spec,
+        "B": lambda r: str(r["bins"]),
+        "distance from uniform": lambda r: f"{r['distance']:.3f}",
+        "three seeds": lambda r: ", ".join(f"{d:.3f}" for d in r["runs"]),
+    },
+    "bias": {
+        "samples": lambda r: str(r["samples"]),
+        "bins": lambda r: f"{r['bins']:.2f}",
+        "kernel": lambda r: f"{r['kernel']:.2f}",
+        "`sn.health`": lambda r: f"{r['health']:.2f}",
+    },
+    "unlabelled": {
+        "training": lambda r: (
+            "none"
+            if "untrained" in r
+            else f"utilisation {r['utilization']:g} alone"
+            if r["views"] == 1
+            else f"{how(r)}, two views, {r['utilization']:g} / {r['specialization']:g}"
+        ),
+        "bits about labels, all layers": total_bits,
+        "distance of two views": lambda r: f"{r['between_views']:.3f}",
+        "of two images": lambda r: f"{r['between_images']:.3f}",
+        "5 nearest neighbours right %": lambda r: percent(r["nearest_neighbours"]),
+    },
+}
+
+
+def table(name: str) -> str:
+    """One experiment as markdown."""
+    columns = TABLES[name]
+    rows = [[write(row) for write in columns.values()] for row in results(f"information_{name}")]
+    lines = [list(columns), ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def figure() -> str:
+    """The paper's figure 6 as an SVG: a histogram for each number of bins, standardised above raw projections."""
+    rows = results("information_histograms")
+    across = len(rows) // 2
+    width, height, gap = 200, 120, 24
+    parts = []
+    for i, row in enumerate(rows):
+        left, bottom = (i % across) * (width + gap), (i // across + 1) * (height + 2 * gap) - gap
+        tallest = max(*row["picture"], 0.08)
+        for j, share in enumerate(row["picture"]):
+            bar = share / tallest * height
+            x, y = left + 4 * j, bottom - bar
+            parts.append(f'<rect x="{x}" y="{y:.1f}" width="3.5" height="{bar:.1f}"/>')
+        even = bottom - 0.02 / tallest * height
+        parts.append(f'<path d="M{left} {even:.1f}h{width}"/>')
+        kind = "raw" if "raw" in row["spec"] else "standardised"
+        parts.append(f'<text x="{left}" y="{bottom + 16}">B = {row["bins"]}, {kind}: {row["distance"]:.3f}</text>')
+    size = f"{across * (width + gap)} {2 * (height + 2 * gap)}"
+    style = "rect{fill:#4878a8}path{stroke:#c44;fill:none}text{font:13px sans-serif;fill:#444}"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}">',
+            f"<style>{style}</style>",
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def filled(text: str) -> str:
+    """A page with every table between its marks written anew."""
+
+    def write(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{table(match[2])}\n{match[3]}"
+
+    return re.sub(r"(<!-- information (\w+) -->)\n.*?(<!-- end -->)", write, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    page = DOCS / "regularizer.md"
+    page.write_text(filled(page.read_text()))
+    (DOCS / "figures").mkdir(exist_ok=True)
+    (DOCS / "figures" / "position_histograms.svg").write_text(figure())
+
+
+if __name__ == "__main__":
+    main()
