@@ -1,5 +1,9 @@
+import os
+
 import pytest
 import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the processes that tests start, too
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -48,7 +48,9 @@ def demo(
     body = [(name, *(row[i] for row in rows.values())) for i, name in enumerate(head)]
     typer.echo(f"\n{chosen[0].network} on {chosen[0].data}, {chosen[0].epochs} epochs, seed {chosen[0].seed}\n")
     typer.echo(text_table(("", *rows), body))
-    typer.echo(f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images in turn. Runs: {out}")
+    typer.echo(
+        f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images, one thread. Runs: {out}"
+    )
 
 
 def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
@@ -76,6 +78,7 @@ def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
 def latencies(nets: list[nn.Module], image: Tensor) -> list[float]:
     """The median time of one image through each network, in seconds; they take turns, so that noise hits all alike."""
     times: list[list[float]] = [[] for _ in nets]
+    torch.set_num_threads(1)  # one small image is no work to share
     for _ in range(CALLS):
         for net, spent in zip(nets, times, strict=True):
             began = time.perf_counter()

@@ -56,11 +56,11 @@ def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
     """Weights of one sample from the degree + 1 knots it touches: (S * dims,) -> (filters, fan_in)."""
     knots, base, splines, dims, _ = curves
     values, first = compact_basis(position, curves.knots_per_dim, curves.degree)
-    # the knots of dimension i start at row i * K
+    # the knots of dimension i start at row i * K; a row holds the shares of all splines
     start = torch.arange(dims, device=position.device) * curves.knots_per_dim
     rows = (first.view(splines, dims) + start).unsqueeze(2) + torch.arange(curves.degree + 1, device=position.device)
-    rows, values = rows.flatten(1).mT, (values / dims).view(splines, -1).to(knots.dtype)  # (A, S) and (S, A)
-    per_spline = knots.reshape(knots.shape[0], splines, -1)
-    active = per_spline[rows, torch.arange(splines, device=position.device)]  # (A, S, filters * fan_in / S)
-    mixed = torch.einsum("sa,asp->sp", values, active).reshape(knots.shape[1:])
+    shares = rows.flatten(1) * splines + torch.arange(splines, device=position.device).unsqueeze(1)  # (S, A)
+    active = knots.reshape(knots.shape[0] * splines, -1).index_select(0, shares.flatten())
+    values = (values / dims).view(splines, 1, -1).to(knots.dtype)
+    mixed = (values @ active.view(*shares.shape, -1)).view(knots.shape[1:])
     return mixed if base is None else mixed + base.to(mixed.dtype)
