@@ -16,6 +16,7 @@ test-all: lint
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.regularizer --write
 
 lint: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/regularizer.md, from what benchmarks.information measured.
+"""The tables and the figure of docs/regularizer.md, from what benchmarks.information and .regularizer measured.
 
 python -m benchmarks.information_tables    writes both where they belong
 """
@@ -126,6 +126,24 @@ def table(name: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def added(row: Row, estimator: str) -> str:
+    """The fastest step against the fastest, and the median over turns."""
+    return f"{100 * row[estimator]['fastest']:+.1f} ({100 * row[estimator]['wall']:+.1f})"
+
+
+def cost() -> str:
+    """What the term adds to a step, from what benchmarks.regularizer measured."""
+    lines = [["network", "step, ms", "bins add %", "kernels add %", "bins alone, ms", "kernels alone, ms", "bar %"]]
+    lines.append(["---"] * len(lines[0]))
+    for precision in ("float32", "bf16"):
+        for row in results(f"regularizer_{precision}_2_threads"):
+            alone = [f"{row[name]['alone_ms']:.1f}" for name in ("bins", "kernel")]
+            shares = [added(row, name) for name in ("bins", "kernel")]
+            step = f"{row['step_ms']:.0f}"
+            lines.append([f"{row['case']}, {precision}", step, *shares, *alone, f"{100 * row['most']:.0f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def figure() -> str:
     """The paper's figure 6 as an SVG: a histogram for each number of bins, standardised above raw projections."""
     rows = results("information_histograms")
@@ -161,7 +179,8 @@ def filled(text: str) -> str:
     def write(match: re.Match[str]) -> str:
         return f"{match[1]}\n{table(match[2])}\n{match[3]}"
 
-    return re.sub(r"(<!-- information (\w+) -->)\n.*?(<!-- end -->)", write, text, flags=re.DOTALL)
+    text = re.sub(r"(<!-- information (\w+) -->)\n.*?(<!-- end -->)", write, text, flags=re.DOTALL)
+    return re.sub(r"(?<=<!-- cost -->\n).*?(?=<!-- end -->)", cost() + "\n", text, flags=re.DOTALL)
 
 
 def main() -> None:
