@@ -44,7 +44,14 @@ def network(seed: int, spec: str = "D(5)-D-R3") -> nn.Module:
     return sn.convert(sn.models.lenet(8, dropout=0), spec, example=images()[0][:2], spread=0.1)
 
 
-def fit(net: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], seed: int, epochs: int, rate: float) -> bool:
+def fit(
+    net: nn.Module,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    seed: int,
+    epochs: int,
+    rate: float,
+    clip: float = math.inf,
+) -> bool:
     """Stochastic gradient descent, batches of 250, momentum 0.9, one cycle of the learning rate; False: it broke."""
     train, labels, *_ = images()
     order = torch.Generator().manual_seed(seed)
@@ -58,12 +65,16 @@ def fit(net: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], seed: int, 
                 return False
             optimizer.zero_grad()
             torch.autograd.backward(loss)
+            if clip < math.inf:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
             cycle.step()
     return all(bool(p.isfinite().all()) for p in net.parameters())
 
 
-def train_on(net: nn.Module, regularizer: nn.Module, seed: int, epochs: int, rate: float) -> bool:
+def train_on(
+    net: nn.Module, regularizer: nn.Module, seed: int, epochs: int, rate: float, clip: float = math.inf
+) -> bool:
     """Cross-entropy plus a regulariser."""
 
     def loss_of(batch: Tensor, labels: Tensor) -> Tensor:
@@ -71,13 +82,21 @@ def train_on(net: nn.Module, regularizer: nn.Module, seed: int, epochs: int, rat
         loss = F.cross_entropy(logits, labels)
         return loss + regularizer(positions, labels) if loss.isfinite() else loss
 
-    return fit(net, loss_of, seed, epochs, rate)
+    return fit(net, loss_of, seed, epochs, rate, clip)
 
 
-def train_classifier(seed: int, *, spec: str = "D(5)-D-R3", epochs: int = 3, rate: float = 0.05, **options: Any) -> Row:
+def train_classifier(
+    seed: int,
+    *,
+    spec: str = "D(5)-D-R3",
+    epochs: int = 3,
+    rate: float = 0.05,
+    clip: float = math.inf,
+    **options: Any,
+) -> Row:
     """What comes of training with these options of the regulariser, on the test images."""
     net = network(seed, spec)
-    finite = train_on(net, sn.MutualInformation(10, **options), seed, epochs, rate)
+    finite = train_on(net, sn.MutualInformation(10, **options), seed, epochs, rate, clip)
     return {"seed": seed, "finite": finite} | (look(net) if finite else {})
 
 
@@ -131,24 +150,40 @@ def gradients(seeds: range) -> Rows:
             yield given | summary([train_classifier(seed, **given) for seed in seeds])
 
 
+def endure(case: Row, seeds: range) -> Row:
+    """Short runs with weights 0.2: how many end with numbers and a network that works."""
+    options: Row = {"utilization": 0.2, "specialization": 0.2, "epochs": 2} | case
+    runs = [train_classifier(seed, **options) for seed in seeds]
+    # a dead network guesses one class of ten, or has a layer that no longer moves
+    alive = [r["finite"] and r["accuracy"] > 0.3 and "constant" not in r["verdicts"] for r in runs]
+    return options | {"stable": sum(alive), "of": len(runs)} | summary(runs)
+
+
+# no regulariser; the two ways of the default estimator
+PLAIN: tuple[Row, ...] = (
+    {"utilization": 0.0, "specialization": 0.0},
+    {"full_gradient": False},
+    {"full_gradient": True},
+)
+
+
 def stability(seeds: range) -> Rows:
     """Ten short runs with weights 0.2 for each gradient: how many end with numbers and a network that works."""
-    plain: list[Row] = [
-        {"utilization": 0.0, "specialization": 0.0},
-        {"full_gradient": False},
-        {"full_gradient": True},
-    ]
-    cases = [*plain, *({"rate": 0.1} | case for case in plain)]
+    cases: list[Row] = [*PLAIN, *({"rate": 0.1} | case for case in PLAIN)]
     cases += [{"full_gradient": full, "estimator": "kernel"} for full in (False, True)]
     cases += [{"full_gradient": full, "exact_gradient": True} for full in (False, True)]
     for spec in ("H(5)-D-R3", "D(5)-C-R4", "D(5)-D-R3 raw"):
         cases += [{"spec": spec, "full_gradient": full} for full in (False, True)]
     for case in cases:
-        options: Row = {"utilization": 0.2, "specialization": 0.2, "epochs": 2} | case
-        runs = [train_classifier(seed, **options) for seed in seeds]
-        # a dead network guesses one class of ten, or has a layer that no longer moves
-        alive = [r["finite"] and r["accuracy"] > 0.3 and "constant" not in r["verdicts"] for r in runs]
-        yield options | {"stable": sum(alive), "of": len(runs)} | summary(runs)
+        yield endure(case, seeds)
+
+
+def clipping(seeds: range) -> Rows:
+    """Where not all ten were stable: the same with gradients clipped to a norm of 1."""
+    yield endure({"spec": "D(5)-C-R4"} | PLAIN[0], seeds)  # to compare with
+    for case in ({"rate": 0.1}, {"spec": "D(5)-C-R4"}):
+        for plain in PLAIN:
+            yield endure({"clip": 1.0} | case | plain, seeds)
 
 
 def distance_from_uniform(seed: int, *, spec: str = "D(5)-D-R3", bins: int = 50) -> tuple[float, Tensor]:
@@ -236,9 +271,9 @@ def unlabelled(seeds: range) -> Rows:
 
 
 EXPERIMENTS: dict[str, Callable[[range], Rows]] = {
-    f.__name__: f for f in (utilization, specialization, gradients, stability, histograms, bias, unlabelled)
+    f.__name__: f for f in (utilization, specialization, gradients, stability, clipping, histograms, bias, unlabelled)
 }
-SEEDS = {"stability": range(10), "bias": range(1)}  # the others: three
+SEEDS = {"stability": range(10), "clipping": range(10), "bias": range(1)}  # the others: three
 
 
 def run(name: str) -> list[Row]:

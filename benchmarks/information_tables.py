@@ -90,6 +90,14 @@ TABLES: dict[str, dict[str, Callable[[Row], str]]] = {
         "stable": lambda r: f"{r['stable']} of {r['of']}",
         "accuracy %": accuracy,
     },
+    "clipping": {
+        "spec": spec,
+        "learning rate": lambda r: f"{r.get('rate', 0.05):g}",
+        "clipped": lambda r: f"{r['clip']:g}" if "clip" in r else "no",
+        "regulariser": whom,
+        "stable": lambda r: f"{r['stable']} of {r['of']}",
+        "accuracy %": accuracy,
+    },
     "histograms": {
         "spec": spec,
         "B": lambda r: str(r["bins"]),
@@ -133,7 +141,7 @@ def added(row: Row, estimator: str) -> str:
 
 def cost() -> str:
     """What the term adds to a step, from what benchmarks.regularizer measured."""
-    lines = [["network", "step, ms", "bins add %", "kernels add %", "bins alone, ms", "kernels alone, ms", "bar %"]]
+    lines = [["network", "step, ms", "bins add %", "kernels add %", "bins alone, ms", "kernels alone, ms", "at most %"]]
     lines.append(["---"] * len(lines[0]))
     for precision in ("float32", "bf16"):
         for row in results(f"regularizer_{precision}_2_threads"):
@@ -148,25 +156,32 @@ def figure() -> str:
     """The paper's figure 6 as an SVG: a histogram for each number of bins, standardised above raw projections."""
     rows = results("information_histograms")
     across = len(rows) // 2
-    width, height, gap = 200, 120, 24
+    width, height, gap, margin = 200, 120, 24, 12
     parts = []
     for i, row in enumerate(rows):
-        left, bottom = (i % across) * (width + gap), (i // across + 1) * (height + 2 * gap) - gap
-        tallest = max(*row["picture"], 0.08)
+        line = i // across
+        left, bottom = margin + (i % across) * (width + gap), margin + height + line * (height + 3 * gap)
+        # one scale for the panels of a line
+        tallest = max(share for other in rows[line * across : (line + 1) * across] for share in other["picture"])
         for j, share in enumerate(row["picture"]):
             bar = share / tallest * height
-            x, y = left + 4 * j, bottom - bar
-            parts.append(f'<rect x="{x}" y="{y:.1f}" width="3.5" height="{bar:.1f}"/>')
+            parts.append(f'<rect x="{left + 4 * j}" y="{bottom - bar:.1f}" width="3.5" height="{bar:.1f}"/>')
         even = bottom - 0.02 / tallest * height
-        parts.append(f'<path d="M{left} {even:.1f}h{width}"/>')
+        parts.append(f'<path class="even" d="M{left} {even:.1f}h{width}"/>')
+        parts.append(f'<path d="M{left} {bottom}h{width}"/>')
         kind = "raw" if "raw" in row["spec"] else "standardised"
-        parts.append(f'<text x="{left}" y="{bottom + 16}">B = {row["bins"]}, {kind}: {row["distance"]:.3f}</text>')
-    size = f"{across * (width + gap)} {2 * (height + 2 * gap)}"
-    style = "rect{fill:#4878a8}path{stroke:#c44;fill:none}text{font:13px sans-serif;fill:#444}"
+        parts.append(f'<text x="{left}" y="{bottom + 15}">0</text>')
+        parts.append(f'<text x="{left + width}" y="{bottom + 15}" text-anchor="end">1</text>')
+        middle, below = left + width // 2, bottom + 34
+        label = f"B = {row['bins']}, {kind}: {row['distance']:.3f}"
+        parts.append(f'<text x="{middle}" y="{below}" text-anchor="middle">{label}</text>')
+    wide, high = 2 * margin + across * (width + gap) - gap, 2 * margin + 2 * (height + 3 * gap) - gap
+    style = "rect{fill:#4878a8}path{stroke:#888;fill:none}.even{stroke:#c44}text{font:13px sans-serif;fill:#444}"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}">',
             f"<style>{style}</style>",
+            f'<rect width="{wide}" height="{high}" style="fill:#fff"/>',
             *parts,
             "</svg>\n",
         ]
