@@ -90,7 +90,7 @@ TABLES: dict[str, dict[str, Callable[[Row], str]]] = {
         "stable": lambda r: f"{r['stable']} of {r['of']}",
         "accuracy %": accuracy,
     },
-    "clipping": {
+    "remedies": {
         "spec": spec,
         "learning rate": lambda r: f"{r.get('rate', 0.05):g}",
         "clipped": lambda r: f"{r['clip']:g}" if "clip" in r else "no",
