@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench lint format lock clean
+.PHONY: demo test test-all bench lint format lock browser clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -15,8 +15,8 @@ test-all: lint
 	@$(BIN)/python -m pytest -m "slow or not slow"
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks
-	@$(BIN)/python -m benchmarks.regularizer --write
+	@$(BIN)/python -m benchmarks.engine
+	@$(BIN)/python -m benchmarks.regularizer
 
 lint: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
@@ -31,6 +31,10 @@ format: $(READY)
 lock:
 	@echo "torch==2.13.0" | uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 --quiet \
 		--no-header --no-annotate --constraint /dev/stdin --output-file requirements.lock
+
+# what the tests of pages need; they are skipped without it. On Debian, as root
+browser:
+	@apt-get install --yes --no-install-recommends chromium fonts-dejavu-core > /dev/null
 
 $(READY): pyproject.toml requirements.lock
 	@echo "installing into .venv ..."

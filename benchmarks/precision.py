@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
+from splinenets.bench.timing import interleaved
 from splinenets.tables import text_table
-
-from .__main__ import interleaved
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...], str]
 CASES: dict[str, Case] = {

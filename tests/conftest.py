@@ -15,3 +15,12 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def static_and_spline(tmp_path_factory):
+    """Two trained runs, to look at and not to touch."""
+    import subjects
+
+    folder = tmp_path_factory.mktemp("runs")
+    return subjects.train_small(folder / "static", "static"), subjects.train_small(folder / "spline", "H(5)-D-R3")

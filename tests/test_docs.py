@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import costs, information_tables
+from benchmarks import costs, engine_tables, information_tables
 
 import splinenets as sn
 import zoo
@@ -31,6 +31,11 @@ def test_the_table_of_converted_networks_is_up_to_date():
         model, images = zoo.build(name)
         conversion = sn.convert(model, "D(3)-C-R3", example=images).conversion
         assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
+
+
+def test_the_tables_of_speed_are_up_to_date():
+    text = (DOCS / "performance.md").read_text()
+    assert engine_tables.filled(text) == text
 
 
 def test_the_regulariser_tables_and_figure_are_up_to_date():

@@ -44,7 +44,7 @@ def test_equals_one_sample_at_a_time(name, spec):
         expected, gradients = run(layer, x, parent, "reference")
         for strategy in STRATEGIES:
             check(run(layer, x, parent, strategy), expected, gradients, 1e-10)
-    for strategy in STRATEGIES:
+    for strategy in [*STRATEGIES, "auto", *(["fused"] if name == "conv2d" else [])]:
         check(run(copy.deepcopy(layer).float(), x.float(), parent.float(), strategy), expected, gradients, 1e-5)
 
 

@@ -15,8 +15,8 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
-    "tables", "spec", "basis", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
-    "health", "cost", "models", "data", "training", "analysis", "export", "commands", "cli",
+    "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
+    "health", "cost", "models", "data", "training", "analysis", "export", "bench", "commands", "cli",
 ]  # fmt: skip
 
 

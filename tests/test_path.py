@@ -219,3 +219,59 @@ def test_local_positions_have_the_same_values():
 def test_a_path_is_not_saved():
     assert isinstance(copy.deepcopy(Path()), Path)
     assert not any("path" in key for key in chain("H(5)-C-R3", 4, 4).state_dict())
+
+
+def test_steering_one_coordinate_leaves_the_others_and_ends_with_its_block():
+    net = sn.convert(sn.models.lenet(4), "H(4)-D-R3", example=torch.randn(8, 1, 28, 28), spread=1.0).eval()
+    images = torch.randn(3, 1, 28, 28)
+    logits, own = sn.trace(net, images)
+    chosen = torch.full((8,), torch.nan)
+    chosen[2] = 1.0
+    with sn.steer(net, {"conv2": chosen}):
+        steered, positions = sn.trace(net, images)
+    assert (positions["conv2"][:, 2] == 1).all()
+    others = [i for i in range(8) if i != 2]
+    assert torch.equal(positions["conv2"][:, others], own["conv2"][:, others])
+    assert torch.equal(positions["conv1"], own["conv1"])
+    assert not torch.equal(positions["dense1"], own["dense1"])  # it inherits what was chosen
+    assert not torch.equal(steered, logits)
+    assert torch.equal(net(images), logits)
+
+
+def test_steering_to_where_samples_are_changes_nothing():
+    net = sn.convert(sn.models.lenet(4), "D(4)-C-R3 dims=2", example=torch.randn(8, 1, 28, 28), spread=1.0).eval()
+    images = torch.randn(3, 1, 28, 28)
+    logits, own = sn.trace(net, images)
+    with sn.steer(net, own):
+        assert torch.equal(net(images), logits)
+        elsewhere = []
+        thread = threading.Thread(target=lambda: elsewhere.append(sn.trace(net, -images)[1]))
+        thread.start()
+        thread.join()
+    assert torch.equal(elsewhere[0]["conv1"], sn.trace(net, -images)[1]["conv1"])  # other threads are not steered
+
+
+@pytest.mark.parametrize(
+    ("positions", "complaint"),
+    [
+        ({"conv9": torch.zeros(4)}, "conv9"),
+        ({"conv1": torch.zeros(5)}, "shape"),
+        ({"conv1": torch.zeros(1, 1, 4)}, "shape"),
+        ({"conv1": torch.full((4,), 1.5)}, "between 0 and 1"),
+    ],
+)
+def test_steering_says_what_is_wrong(positions, complaint):
+    net = sn.convert(sn.models.lenet(4), "D(4)-C-R3", example=torch.randn(8, 1, 28, 28))
+    with pytest.raises(ValueError, match=complaint), sn.steer(net, positions):
+        pass
+
+
+def test_steering_a_compiled_network():
+    torch._dynamo.reset()
+    net = sn.convert(sn.models.lenet(4), "H(4)-C-R3", example=torch.randn(8, 1, 28, 28), spread=1.0).eval()
+    compiled = torch.compile(net, backend="eager")
+    images = torch.randn(2, 1, 28, 28)
+    free = compiled(images)
+    with sn.steer(net, {"conv1": torch.zeros(4)}):
+        torch.testing.assert_close(compiled(images), net(images))
+    torch.testing.assert_close(compiled(images), free)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import splinenets as sn
+from problems import make
 from splinenets.projection import Projection, bounded, mix_scores, moments, pooled_features
 
 
@@ -129,3 +130,18 @@ def test_a_hierarchical_projection_depends_on_its_parent():
     projection = Projection(8, 3, spec("H(5)-C-R3")).eval()
     x = torch.randn(4, 8)
     assert not torch.allclose(projection(x, torch.zeros(4, 3))[0], projection(x, torch.ones(4, 3))[0])
+
+
+@pytest.mark.parametrize("spec", ["D(5)-D-R4", "H(4)-D-G2"])
+def test_images_with_channels_last_decide_alike(spec):
+    layer, shape = make("conv2d", spec)
+    found = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        x = torch.randn(64, *shape, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
+        layer.zero_grad()
+        y = layer(x)
+        y.square().sum().backward()
+        found.append([y.detach(), x.grad, *(p.grad.clone() for p in layer.projection.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

@@ -39,6 +39,24 @@ def test_train_evaluate_and_demo(tmp_path):
         assert code == 0
         for row in ("accuracy", "parameters", "MACs", "latency", "positions"):
             assert f"\n{row} " in out
+        assert str(tmp_path / "demo/report.html") in out
+        assert (tmp_path / "demo/report.html").is_file()
+
+
+def test_figures_in_tensorboard(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    small = ["--set", "epochs=3", "--set", "width=2", "--set", "batch=3000"]
+    assert call("train", "demo", *small, "--figures-every", 2, "--out", tmp_path / "run")[0] == 0
+    events = reader.EventAccumulator(str(tmp_path / "run/splinenets"), size_guidance={"images": 0})
+    events.Reload()
+    tags = events.Tags()["images"]
+    assert {"figures/Positions over time", "figures/Flow", "figures/Specialisation"} <= set(tags)
+    for tag in tags:
+        assert [image.step for image in events.Images(tag)] == [4, 6]  # every second epoch, and the last
+    assert call("train", "demo", *small, "--figures-every", 1, "--model", "static", "--out", tmp_path / "plain")[0] == 0
+    code, _, err = call("train", "demo", *small, "--figures-every", 0, "--out", tmp_path / "none")
+    assert code == 2
+    assert "--figures-every" in err
 
 
 def test_evaluate_refuses_damaged_checkpoints(tmp_path):

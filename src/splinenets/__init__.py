@@ -8,7 +8,7 @@ from .fold import collapse, fold_batchnorm
 from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
-from .path import Positions, connect, trace
+from .path import Positions, connect, steer, trace
 from .regularizer import MutualInformation
 from .spec import SplineSpec, Tree
 
@@ -35,6 +35,7 @@ __all__ = [
     "fold_batchnorm",
     "health",
     "models",
+    "steer",
     "strategy",
     "trace",
 ]

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import data, demo, profile, train
+from .commands import bench, data, demo, explore, profile, report, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -20,7 +20,11 @@ app = typer.Typer(
 app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
 app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
+app.command(epilog=report.REPORT_EXAMPLES)(report.report)
+app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
+app.command(epilog=explore.EXAMPLES)(explore.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
+app.add_typer(bench.app, name="bench", help="Measure, side by side and in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 

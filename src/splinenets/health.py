@@ -159,6 +159,11 @@ def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, histor
     return Health(tuple(layers))
 
 
+def histogram(position: Tensor, bins: int = 50) -> Tensor:
+    """How many positions lie in each bin, all splines together: (N, ...) -> (bins,)."""
+    return torch.bincount((position.flatten() * bins).long().clamp(0, bins - 1), minlength=bins)
+
+
 def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor:
     if labels is None:
         return torch.zeros(samples, dtype=torch.long, device=device)
@@ -183,7 +188,7 @@ def _measure(position: Tensor, group: Tensor) -> dict[str, Tensor]:
         "used": spread.exp() / bins,
         "deviation": position.std(0, correction=0),
         "saturated": ((position < SATURATED) | (position > 1 - SATURATED)).to(position.dtype).mean(0),
-        "information": _told(position, group) / math.log(2),
+        "information": information(position, group) / math.log(2),
         "range": ordered[int(0.95 * (samples - 1))] - ordered[math.ceil(0.05 * (samples - 1))],
         "within": within,
         "gap": gap,
@@ -200,24 +205,24 @@ def _spread(position: Tensor) -> tuple[Tensor, int]:
     """H(position) in nats, (N, C) -> (C,), and the number of bins it was counted in."""
     samples = position.shape[0]
     bins = max(4, min(50, samples // 8))
-    counts = _count(position, torch.zeros_like(position[:, 0], dtype=torch.long), 1, bins)[0]
+    counts = count_by_class(position, torch.zeros_like(position[:, 0], dtype=torch.long), 1, bins)[0]
     occupied = (counts > 0).sum(-1)
     return (entropy(counts) + (occupied - 1) / (2 * samples)).clamp(0, math.log(bins)), bins
 
 
-def _told(position: Tensor, group: Tensor) -> Tensor:
+def information(position: Tensor, group: Tensor) -> Tensor:
     """I(position; label) in nats: (N, C), (N,) -> (C,)."""
     samples = position.shape[0]
     per_class = torch.bincount(group).to(position.dtype)
     classes = int((per_class > 0).sum())
     bins = max(2, min(50, samples // (5 * classes)))
-    counts = _count(position, group, len(per_class), bins)
+    counts = count_by_class(position, group, len(per_class), bins)
     whole = counts.sum(0)
     surplus = (counts > 0).sum((0, -1)) - (whole > 0).sum(-1) - classes + 1
     return (entropy(whole) - conditional_entropy(counts, per_class) - surplus / (2 * samples)).clamp(min=0)
 
 
-def _count(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
+def count_by_class(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
     """A plain histogram for each group: (N, C), (N,) -> (groups, C, bins)."""
     cell = (position * bins).long().clamp(max=bins - 1)
     return sum_by_class(torch.ones_like(position).unsqueeze(0), cell, group, groups, bins)

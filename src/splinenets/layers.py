@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .operators import Convolution, Curves, LinearMap, Operation, choose, mix_weights
+from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights
 from .path import Level, diffuse, recomputing
-from .projection import Projection, flat_features, pooled_features
+from .projection import Projection, pool_beside, pooled_features
 from .spec import SplineSpec
 
 Size: TypeAlias = int | tuple[int, ...]
@@ -73,8 +73,7 @@ class SplineLayer(Level):
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
-        base = None if self.weight is None else self.weight.flatten(1)
-        return Curves(self.knots, base, self.splines, self.dims, self.spec.spline_degree)
+        return Curves(self.knots, self.weight, self.splines, self.dims, self.spec.spline_degree)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -82,27 +81,30 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
-        x = self.check_input(input)
-        y = self.operate(x, self.locate(x))
+        x, features = self.read(self.check_input(input))
+        y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
 
-    def locate(self, x: Tensor) -> Tensor:
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
+        if self.spec.projection == "dot":
+            return x, x
+        return pool_beside(x) if self.channel_dim == 1 else (x, pooled_features(x, self.channel_dim))
+
+    def locate(self, features: Tensor) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
-        parent, level = self.inherit(x.shape[0])
+        parent, level = self.inherit(features.shape[0])
         diffusion = self.spec.diffusion_at(level)
-        features = flat_features(x) if self.spec.projection == "dot" else pooled_features(x, self.channel_dim)
         proposal, local = self.projection(features, parent, update=not recomputing())
         if parent is None:
-            self.path.visit(self, proposal, local)
-            return proposal
+            return self.path.visit(self, proposal, local)
         position = diffuse(parent, proposal, diffusion)
-        self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
-        return position
+        return self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
         x, operation = self.operation(x)
-        return choose(x.shape[0], operation)(x, position, self.curves, operation, self.bias)
+        return compute(x, position, self.curves, operation, self.bias)
 
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """How many splines this spec asks for here, and how many features its projections read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -78,6 +78,7 @@ class Path(threading.local):
         self.run: Run | None = None
         self.last: Run | None = None
         self.visits: list[Visit] | None = None
+        self.steered: dict[Level, Tensor] | None = None
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Begin a run: a forward pre-hook."""
@@ -104,13 +105,18 @@ class Path(threading.local):
             run.parents[layer] = (value, level)
         return run.position, level
 
-    def visit(self, layer: Level, position: Tensor, local: Callable[[], Tensor]) -> None:
-        """Tell where a layer's samples went: the parent of the next layer."""
+    def visit(self, layer: Level, position: Tensor, local: Callable[[], Tensor]) -> Tensor:
+        """Tell where a layer's samples went, the parent of the next layer; where they are to be, if somebody steers."""
+        if self.steered is not None and layer in self.steered:
+            chosen = self.steered[layer].to(position)
+            position = torch.where(chosen.isnan(), position, chosen)
+            local = position.detach
         if self.run is not None:
             self.run.position = position
             self.run.level += 1
         if self.visits is not None:
             self.visits.append((layer, position, local() if torch.is_grad_enabled() else position))
+        return position
 
     def __reduce__(self) -> tuple[type[Path], tuple[()]]:
         return Path, ()  # a copy of a network begins with no runs
@@ -256,6 +262,33 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
         positions[key] = position.unflatten(1, shape)
         local[key] = local_position.unflatten(1, shape)
     return output, Positions(positions, local)
+
+
+@contextmanager
+def steer(net: nn.Module, positions: Mapping[str, Tensor]) -> Iterator[None]:
+    """Choose positions by hand inside a with block: {layer name: (S,) or (N, S), like those of ``trace``}.
+
+    NaN leaves a position as the sample chooses it. Later layers inherit what was chosen. Other threads are not steered.
+    """
+    levels = {name: m for name, m in net.named_modules() if isinstance(m, Level)}
+    steered: dict[Level, Tensor] = {}
+    for name, chosen in positions.items():
+        if name not in levels:
+            raise ValueError(f"no spline layer {name!r}, choose from {list(levels)}")
+        shape = levels[name].position_shape
+        if tuple(chosen.shape[-len(shape) :]) != shape or not len(shape) <= chosen.dim() <= len(shape) + 1:
+            raise ValueError(f"positions of {name!r} have shape {shape} a sample, got {tuple(chosen.shape)}")
+        if not bool(((chosen >= 0) & (chosen <= 1) | chosen.isnan()).all()):
+            raise ValueError(f"positions of {name!r} must lie between 0 and 1, or be NaN to be left alone")
+        steered[levels[name]] = chosen.reshape(-1, levels[name].coordinates)
+    before = [(path, path.steered) for path in {level.path for level in levels.values()}]
+    try:
+        for path, _ in before:
+            path.steered = steered
+        yield
+    finally:
+        for path, outer in before:
+            path.steered = outer
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import native
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
 from .spec import SplineSpec
@@ -25,9 +27,61 @@ def pooled_features(x: Tensor, channel_dim: int) -> Tensor:
     return x.mean(others) if others else x
 
 
-def flat_features(x: Tensor) -> Tensor:
-    """All features of a sample: (N, ...) -> (N, M)."""
-    return x.flatten(1)
+def pool_beside(x: Tensor) -> tuple[Tensor, Tensor]:
+    """An image and its pooled features, for a projection beside a convolution of the same image.
+
+    Backward the features' gradient is added to the image's where that is, and never written down at the image's size.
+    """
+    if not kernel_reads(x):
+        return x, pooled_features(x, 1)
+    if not torch.is_grad_enabled():
+        return x, native.pool(x).to(x.dtype)
+    return _Pool.apply(x)  # type: ignore[no-untyped-call]
+
+
+def kernel_reads(x: Tensor) -> bool:
+    """Whether the pooling kernels know such images."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and x.device.type == "cpu"
+        and x.dim() == 4
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.numel() > 0
+        and native.has_kernel(x.dtype)
+    )
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.shape = x.shape
+        ctx.set_materialize_grads(False)
+        return x.view_as(x), native.pool(x).to(x.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, pooled_grad: Tensor | None) -> Tensor | None:
+        if pooled_grad is None:
+            return grad
+        if grad is None or not kernel_reads(grad):
+            each = (pooled_grad / prod(ctx.shape[2:]))[:, :, None, None]
+            return each.expand(ctx.shape) if grad is None else grad + each
+        # only the operation beside saw the image that was handed on, so nobody else holds its gradient
+        native.spread(pooled_grad.float().contiguous(), grad)
+        return grad
+
+
+def in_one_order(x: Tensor, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Features in a row, and decision parameters in the same order: (N, ...), (C, M) each -> (N, M), (C, M) each.
+
+    Images whose channels come last in memory stay where they are, if there are fewer parameters to move.
+    """
+    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    if not last or torch.compiler.is_compiling() or len(x) <= sum(map(len, parameters)):
+        return x.flatten(1), parameters
+    moved = [p.unflatten(1, x.shape[1:]).permute(0, 2, 3, 1).flatten(1) for p in parameters]
+    return x.permute(0, 2, 3, 1).flatten(1), moved
 
 
 def mix_scores(scores: Tensor, parent: Tensor, degree: int) -> Tensor:
@@ -100,10 +154,17 @@ class Projection(nn.Module):
     def forward(self, features: Tensor, parent: Tensor | None, update: bool = True) -> tuple[Tensor, LocalProposal]:
         """The proposal in [0, 1]: (N, M), (N, C) or None -> (N, C); and a way to have it again for a regulariser.
 
+        Features may have more dimensions, with M numbers a sample.
+
         The second is a function without arguments that gives the same proposal with a gradient for the decision
         parameters alone. ``update=False`` leaves the running statistics as they are.
         """
-        parameters = [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
+        if self._nothing_to_learn(features):
+            proposal = self._decide(features.flatten(1), parent)
+            return proposal, lambda: proposal
+        features, parameters = in_one_order(
+            features, [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
+        )
         responses = [F.linear(features, p) for p in parameters]
 
         def local() -> Tensor:
@@ -111,6 +172,34 @@ class Projection(nn.Module):
             return self._propose(again, None if parent is None else parent.detach(), update=False)
 
         return self._propose(responses, parent, update), local
+
+    def _nothing_to_learn(self, features: Tensor) -> bool:
+        """Whether the kernel may decide: one sample, and nobody wants gradients or statistics."""
+        return (
+            not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not (self.training and self.spec.standardize)
+            and features.shape[0] == 1
+            and type(features) is Tensor
+            and features.device.type == "cpu"
+            and features.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and all(p is None or p.dtype == torch.float32 for p in (self.weight, self.knots))
+            and native.has_kernel(torch.float32)
+        )
+
+    def _decide(self, features: Tensor, parent: Tensor | None) -> Tensor:
+        return native.propose(
+            features.contiguous(),
+            None if parent is None else parent.float().contiguous(),
+            None if self.weight is None else self.weight.contiguous(),
+            None if self.knots is None else self.knots.contiguous(),
+            (self.running_mean, self.running_var) if self.spec.standardize else None,
+            degree=self.spec.spline_degree,
+            epsilon=self.eps,
+            bound=self.bound,
+            slope=self.spec.slope,
+        )
 
     def _propose(self, responses: list[Tensor], parent: Tensor | None, update: bool) -> Tensor:
         raw = responses[0]
@@ -167,4 +256,4 @@ class _WeightOnly(torch.autograd.Function):
 
 
 def _weight_only(value: Tensor, features: Tensor, weight: Tensor) -> Tensor:
-    return _WeightOnly.apply(value, features, weight)  # type: ignore[no-untyped-call]
+    return _WeightOnly.apply(value.detach(), features.detach(), weight)  # type: ignore[no-untyped-call]

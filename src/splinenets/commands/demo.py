@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
+from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 import typer
 from torch import Tensor, nn
 
 EXAMPLES = "Example: [bold]splinenets demo --out runs/demo[/bold]"
-CALLS = 200  # of each network, to measure latency
 
 
 def demo(
@@ -19,10 +16,11 @@ def demo(
     recipe: str = typer.Option("demo", help="The recipe by which both are trained."),
     settings: list[str] | None = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe."),  # noqa: B008
 ) -> None:
-    """Train a SplineNet and its static twin by the same recipe, and compare them.
+    """Train a SplineNet and its static twin by the same recipe, compare them, and write a report.
 
     Trained networks are kept: a second call goes on where the first one stopped, or only compares.
     """
+    from ..analysis.observe import CALLS, latencies
     from ..tables import text_table
     from ..training.recipes import load_recipe
     from ..training.restore import load_run
@@ -42,7 +40,8 @@ def demo(
             display.end()
         nets[each.model], task, _, _ = load_run(folder)
         rows[each.model] = judge_run(nets[each.model], task.example(1), folder)
-    for (_, row), latency in zip(rows.items(), latencies(list(nets.values()), task.example(1)), strict=True):
+    times = latencies(list(nets.values()), [task.example(1)] * len(nets))
+    for row, latency in zip(rows.values(), times, strict=True):
         row.append(f"{latency * 1e3:.2f} ms")
     head = ("accuracy", "loss", "parameters", "MACs", "positions", "latency")
     body = [(name, *(row[i] for row in rows.values())) for i, name in enumerate(head)]
@@ -51,6 +50,13 @@ def demo(
     typer.echo(
         f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images, one thread. Runs: {out}"
     )
+    if find_spec("matplotlib"):
+        from ..analysis.report import write_report
+
+        write_report([out / slug(each.model) for each in chosen], out / "report.html")
+        typer.echo(f"Figures and more: {out / 'report.html'}")
+    else:
+        typer.echo("For figures: pip install 'splinenets[figures]', then splinenets report with both runs")
 
 
 def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
@@ -72,16 +78,3 @@ def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
         f"{price.macs:,}",
         health,
     ]
-
-
-@torch.inference_mode()
-def latencies(nets: list[nn.Module], image: Tensor) -> list[float]:
-    """The median time of one image through each network, in seconds; they take turns, so that noise hits all alike."""
-    times: list[list[float]] = [[] for _ in nets]
-    torch.set_num_threads(1)  # one small image is no work to share
-    for _ in range(CALLS):
-        for net, spent in zip(nets, times, strict=True):
-            began = time.perf_counter()
-            net(image)
-            spent.append(time.perf_counter() - began)
-    return [statistics.median(spent[CALLS // 10 :]) for spent in times]

@@ -27,6 +27,9 @@ def train(
     seed: int | None = typer.Option(None, help="Decides first weights, order, augmentation and dropout."),
     resume: bool = typer.Option(False, "--resume", help="Go on from the last good checkpoint, if there is one."),
     tracker: list[str] | None = TRACKERS,
+    figures_every: int | None = typer.Option(
+        None, min=1, metavar="N", help="Draw figures for TensorBoard after every N epochs and the last."
+    ),
     show: bool = typer.Option(False, "--show", help="Print the recipe as it would be trained, and stop."),
 ) -> None:
     """Train a network by a recipe.
@@ -46,9 +49,15 @@ def train(
     from ..training.runner import train as run_training
     from .display import Display, is_first_rank
 
+    trackers, draw = list(tracker or ()), None
+    if figures_every:
+        from ..analysis.live import Drawing
+
+        draw = Drawing(folder, every=figures_every, last=chosen.epochs)
+        trackers = [*dict.fromkeys([*trackers, "tensorboard"])]
     display = Display(chosen.model)
     try:
-        state = run_training(chosen, folder, resume=resume, trackers=tracker or (), watcher=display)
+        state = run_training(chosen, folder, resume=resume, trackers=trackers, watcher=display, draw=draw)
     finally:
         display.end()
     part(ranks())

@@ -125,11 +125,11 @@ def flip(images: Tensor, mirrored: Tensor) -> Tensor:
 class Deformation:
     """How far images are deformed. The elastic part is that of Simard, Steinkraus and Platt (2003)."""
 
-    rotation: float = 15.0  # degrees, both ways, as are all of these
-    scale: float = 0.15
-    shear: float = 0.15  # columns per row
-    shift: float = 2.0  # pixels
-    strength: float = 34.0  # pixels by which a displacement of 1 moves
+    rotation: float = 10.0  # degrees, both ways, as are all of these
+    scale: float = 0.1
+    shear: float = 0.1  # columns per row
+    shift: float = 1.5  # pixels
+    strength: float = 24.0  # pixels by which a displacement of 1 moves
     smoothness: float = 4.0  # standard deviation, in pixels, of the Gaussian that smooths uniform noise in [-1, 1]
 
 

@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
 from torch import Tensor
 
 from .dataset import Dataset, Split
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
@@ -98,19 +102,25 @@ def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
 
 def read_image(path: Path, height: int, width: int) -> Tensor:
     """One file as (C, H, W), uint8: grey with C = 1, or RGB."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file)
-            if image.mode not in GREY | COLOUR:
-                raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
-            if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
-                image = Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))
-            # by way of RGBA, because a palette may hold transparent colours
-            image = image.convert("L") if image.mode in GREY else image.convert("RGBA").convert("RGB")
-            pixels = numpy.array(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR))
+            return to_pixels(file, height, width)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from None
-    tensor = torch.from_numpy(pixels)
+
+
+def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
+    """An open image, scaled and cut to size: (C, H, W), uint8, grey with C = 1, or RGB."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(file)
+    if image.mode not in GREY | COLOUR:
+        raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
+    if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
+        image = Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))
+    # by way of RGBA, because a palette may hold transparent colours
+    image = image.convert("L") if image.mode in GREY else image.convert("RGBA").convert("RGB")
+    tensor = torch.from_numpy(numpy.array(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)))
     return tensor.unsqueeze(0) if tensor.dim() == 2 else tensor.permute(2, 0, 1)

@@ -14,7 +14,7 @@ class Curves(NamedTuple):
     """The splines of a layer: S of them, each with ``dims`` positions, which share out the layer's filters evenly."""
 
     knots: Tensor  # (dims * K, filters, fan_in)
-    base: Tensor | None  # (filters, fan_in), what the knots are offsets from
+    base: Tensor | None  # (filters, ...), as torch's layer keeps it: what the knots are offsets from
     splines: int
     dims: int
     degree: int
@@ -26,7 +26,7 @@ class Curves(NamedTuple):
 
     def control_points(self) -> Tensor:
         """The knots with their base: one small sum instead of one for every sample, because the basis sums to 1."""
-        return self.knots if self.base is None else self.knots + self.base
+        return self.knots if self.base is None else self.knots + self.base.flatten(1)
 
 
 def dense_basis(position: Tensor, curves: Curves) -> Tensor:
@@ -63,4 +63,4 @@ def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
     active = knots.reshape(knots.shape[0] * splines, -1).index_select(0, shares.flatten())
     values = (values / dims).view(splines, 1, -1).to(knots.dtype)
     mixed = (values @ active.view(*shares.shape, -1)).view(knots.shape[1:])
-    return mixed if base is None else mixed + base.to(mixed.dtype)
+    return mixed if base is None else mixed + base.flatten(1).to(mixed.dtype)

@@ -62,22 +62,27 @@ class Convolution(NamedTuple):
         """Unfold the last dimension into the output's height and width."""
         if bias is not None:
             responses = responses + bias.to(responses.dtype).unsqueeze(1)
-        return responses.unflatten(2, self._output_size(x.shape[2:]))
+        return responses.unflatten(2, self.output_size(x.shape[2:]))
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
         convolve = CONVOLUTIONS[len(self.kernel)]
         weight = weight.unflatten(-1, (-1, *self.kernel))
         return convolve(x, weight, bias, self.stride, self.padding, self.dilation, groups)
 
-    def _output_size(self, size: torch.Size) -> tuple[int, ...]:
-        if isinstance(self.padding, str):
-            padding = [
-                (k - 1) * d if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)
-            ]
-        else:
-            padding = [2 * p for p in self.padding]
-        per_axis = zip(size, padding, self.dilation, self.kernel, self.stride, strict=True)
-        return tuple((n + p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
+    def margins(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Zeros before and after each axis."""
+        if self.padding == "valid":
+            return (0,) * len(self.kernel), (0,) * len(self.kernel)
+        if self.padding == "same":
+            both = [(k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
+            return tuple(b // 2 for b in both), tuple(b - b // 2 for b in both)
+        return tuple(self.padding), tuple(self.padding)  # type: ignore[arg-type]
+
+    def output_size(self, size: torch.Size) -> tuple[int, ...]:
+        """The size after the channels of what comes out."""
+        before, after = self.margins()
+        per_axis = zip(size, before, after, self.dilation, self.kernel, self.stride, strict=True)
+        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, d, k, s in per_axis)
 
 
 class LinearMap(NamedTuple):

@@ -29,7 +29,15 @@ class Task:
 
     def example(self, count: int = EXAMPLES) -> Tensor:
         """The first training images, as a network would see them: (count, C, H, W)."""
-        return self.augment.evaluate(self.data.train.images[:count]).to(self.dtype)
+        return self.evaluate(self.data.train.images[:count])
+
+    def train(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Distorted images as networks want them: channels last, which is how convolutions are fastest."""
+        return self.augment.train(images, generator).to(self.dtype, memory_format=torch.channels_last)
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        """The same without distortion."""
+        return self.augment.evaluate(images).to(self.dtype, memory_format=torch.channels_last)
 
 
 def load_task(recipe: Recipe) -> Task:

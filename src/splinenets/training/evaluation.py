@@ -40,7 +40,7 @@ def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500
     with evaluating(net):
         for part in in_order(len(split.labels), batch, accelerator.process_index, accelerator.num_processes):
             images, labels = split.images[part].to(device), split.labels[part].to(device)
-            logits = net(task.augment.evaluate(images).to(task.dtype))
+            logits = net(task.evaluate(images))
             loss = F.cross_entropy(logits.double(), labels, reduction="sum")
             right = (logits.argmax(1) == labels).sum()
             sums += torch.stack([loss, right.double(), right.new_tensor(len(labels)).double()])
@@ -51,7 +51,7 @@ def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500
 @torch.no_grad()
 def see_positions(net: nn.Module, task: Task, device: torch.device) -> tuple[Positions, Tensor]:
     """Where the first test images go, and their labels."""
-    images = task.augment.evaluate(task.data.test.images[:JUDGED].to(device)).to(task.dtype)
+    images = task.evaluate(task.data.test.images[:JUDGED].to(device))
     with evaluating(net):
         parts = [trace(net, some)[1] for some in images.split(250)]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

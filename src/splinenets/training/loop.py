@@ -11,16 +11,17 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Batches, seeded
+from ..health import histogram
 from ..path import Positions, trace
 from ..stopped import Stopped
 from .ahead import ahead
@@ -35,14 +36,25 @@ from .signals import Stop
 from .state import TOTALS, State
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
+# network, data, positions of the first test images and the epoch's metrics -> pictures {name: (H, W, 3)}, bytes
+Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
 REMEMBERED = 5  # epochs whose positions are compared with today's
 
 
 class Loop:
     """Trains ``state.net`` from where ``state`` stands to the end of the recipe."""
 
-    def __init__(self, recipe: Recipe, task: Task, accelerator: Accelerator, state: State, journal: Journal) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        accelerator: Accelerator,
+        state: State,
+        journal: Journal,
+        draw: Draw | None = None,
+    ) -> None:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
+        self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
         self.images, self.labels = (t.to(self.device) for t in (task.data.train.images, task.data.train.labels))
         self.batches = Batches(samples=len(self.labels), batch=recipe.batch, seed=recipe.seed)
@@ -83,7 +95,7 @@ class Loop:
         epoch, at = divmod(step, len(self.batches))
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
-        return self.task.augment.train(self.images[chosen], generator).to(self.task.dtype), self.labels[chosen]
+        return self.task.train(self.images[chosen], generator), self.labels[chosen]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
         """Logits, and positions where somebody wants them."""
@@ -144,7 +156,11 @@ class Loop:
         if self.accelerator.is_main_process and (seen := judge(state.net, self.task, self.device, state.quantiles)):
             report, positions = seen
             state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
-            line["layers"] = [{k: v for k, v in row.items() if k != "advice"} for row in report.rows()]
+            line["layers"] = [
+                {k: v for k, v in row.items() if k != "advice"}
+                | {"histogram": histogram(positions[row["layer"]]).tolist()}
+                for row in report.rows()
+            ]
             for layer in report.ailing:
                 if layer.layer not in state.warned:
                     state.warned.append(layer.layer)
@@ -152,6 +168,8 @@ class Loop:
                         f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}"
                     )
             self.journal.positions(positions, state.step)
+            if self.draw is not None:
+                self.journal.trackers.images(self.draw(state.net, self.task, positions, line), state.step)
         state.totals = [0.0] * len(TOTALS)
         self.journal.epoch(line, seconds, self.waited, int(samples))
         self.waited = 0.0

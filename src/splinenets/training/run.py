@@ -72,11 +72,15 @@ class Run:
             self.lock.close()
             self.lock = None
 
-    def read(self) -> dict[str, Any]:
-        """What run.json holds."""
+    def look(self) -> dict[str, Any]:
+        """What run.json holds, whatever its format."""
         if not self.description.is_file():
             raise ValueError(f"{self.folder} is not a run: it has no {self.description.name}")
-        content = read_sealed(self.description)
+        return read_sealed(self.description)
+
+    def read(self) -> dict[str, Any]:
+        """What run.json holds."""
+        content = self.look()
         if content.get("format") != FORMAT:
             raise ValueError(f"{self.description} has format {content.get('format')}, this version reads {FORMAT}")
         return content

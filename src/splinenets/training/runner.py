@@ -13,7 +13,7 @@ from torch.distributed import DistError
 from . import checkpoint
 from .build import build_network, build_optimizer, load_task
 from .journal import Journal
-from .loop import Loop
+from .loop import Draw, Loop
 from .precision import accelerate_with, ranks, resolve
 from .ranks import on_main
 from .recipe import Recipe
@@ -48,10 +48,12 @@ def train(
     resume: bool = False,
     trackers: Sequence[str] = (),
     watcher: Watcher | None = None,
+    draw: Draw | None = None,
 ) -> State:
     """Train a recipe in the folder ``out``; with ``resume``, go on from its last good checkpoint if it has one.
 
-    A worker that a launcher has restarted always goes on. Returns the state at the end.
+    A worker that a launcher has restarted always goes on. ``draw`` makes pictures for TensorBoard at the end of epochs.
+    Returns the state at the end.
     """
     check_trackers(trackers)
     watcher = watcher or Watcher()
@@ -74,7 +76,7 @@ def train(
         tracked = Trackers(accelerator, trackers, recipe, state.step)
         journal = Journal(run, recipe, accelerator, tracked, watcher, length)
         try:
-            loop = Loop(recipe, task, accelerator, state, journal)
+            loop = Loop(recipe, task, accelerator, state, journal, draw)
             watcher.begin(state.step, loop.steps, recipe.batch)
             with stopping() as stop, watching_others(accelerator, journal):
                 loop.run(stop)

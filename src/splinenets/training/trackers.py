@@ -49,6 +49,13 @@ class Trackers:
             for name, position in positions.items():
                 writer.add_histogram(f"positions/{name}", position.float().flatten().cpu(), step, bins=50)
 
+    def images(self, images: Mapping[str, Tensor], step: int) -> None:
+        """Pictures of bytes, {name: (H, W, 3)}."""
+        if "tensorboard" in self.names and self.accelerator.is_main_process:
+            writer: Any = self.accelerator.get_tracker("tensorboard", unwrap=True)
+            for name, image in images.items():
+                writer.add_image(f"figures/{name}", image, step, dataformats="HWC")
+
     def close(self) -> None:
         """Let trackers finish."""
         if self.names:

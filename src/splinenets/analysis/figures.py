@@ -1,0 +1,400 @@
+"""The figures, one function for each. Names may be anything; positions are those of ``sn.trace``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..basis import bspline_basis
+from ..health import histogram
+from ..layers import SplineLayer
+from .counts import by_class, join_rare, most_telling, shares, spread_out
+from .filters import along, liveliest, view
+from .style import BLUE, DASHES, GREY, MARKERS, ORANGE, SERIES, SHARE, SIGNED, TIME, VERDICTS, styled
+from .text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LAYERS = 6  # in one figure
+STATIONS = 8  # layers on the way of a flow
+WIDTH = 9.0  # inches: text of 9 points stays readable on a page and on a screen
+NAME = 24  # letters of a name
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEpoch:
+    """What one epoch's metrics say about a layer."""
+
+    entropy: float
+    information: float
+    verdict: str
+    histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What the metrics say about one epoch; accuracies are shares."""
+
+    number: int
+    train_accuracy: float
+    test_accuracy: float
+    test_loss: float
+    layers: Mapping[str, LayerEpoch]
+
+    @property
+    def histograms(self) -> bool:
+        """Whether it holds the positions of every layer."""
+        return bool(self.layers) and all(layer.histogram for layer in self.layers.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A network and what it costs."""
+
+    name: str
+    accuracy: float
+    samples: int  # on which accuracy was measured
+    macs: int
+    parameters: int
+    latency: float  # seconds
+
+
+@styled
+def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
+    """How each layer's positions were spread, epoch after epoch, the newest in front."""
+    from matplotlib import colormaps
+
+    layers = spread_out(list(epochs[-1].layers), LAYERS)
+    shown = spread_out([e for e in epochs if set(layers) <= set(e.layers)], 20)
+    figure, axes = _grid(len(layers), columns=3, height=3.2)
+    colours = colormaps[TIME]
+    for axis, layer in zip(axes, layers, strict=True):
+        counts = [torch.tensor(e.layers[layer].histogram).double() for e in shown]
+        density = [c / c.sum().clamp(min=1) * len(c) for c in counts]  # 1 where positions are uniform
+        tallest = max(float(d.max()) for d in density) or 1.0
+        for i, d in enumerate(density):
+            base = len(shown) - 1 - i
+            height = (base + d * (3 / tallest)).numpy()
+            x = ((torch.arange(len(d)) + 0.5) / len(d)).numpy()
+            colour = colours(0.1 + 0.8 * i / max(len(shown) - 1, 1))
+            axis.fill_between(x, base, height, color=colour, zorder=i, linewidth=0)
+            axis.plot(x, height, color="white", linewidth=0.8, zorder=i)
+        labelled = range(len(shown)) if len(shown) <= 10 else spread_out(range(len(shown)), 6)
+        axis.set_yticks([len(shown) - 1 - i for i in labelled], [str(shown[i].number) for i in labelled])
+        axis.set(title=_name(layer), xlim=(0, 1), ylim=(-0.2, len(shown) + 2.2), xticks=(0, 0.5, 1))
+        axis.tick_params(left=False)
+        axis.spines["left"].set_visible(False)
+    _outer_labels(axes, 3, "position", "epoch")
+    return figure
+
+
+@styled
+def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5, 50)) -> Figure:
+    """Histograms of positions against uniform ones, for several numbers of bins."""
+    from matplotlib.figure import Figure
+
+    layers = spread_out(list(positions), LAYERS)
+    figure = Figure(figsize=(WIDTH, 0.55 + 1.15 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), len(bins), squeeze=False, sharex=True)
+    for row, layer in enumerate(layers):
+        top = 0.0
+        for axis, count in zip(grid[row], bins, strict=True):
+            seen = histogram(positions[layer], count).double()
+            density = seen / seen.sum().clamp(min=1) * count
+            top = max(top, float(density.max()))
+            edges = torch.linspace(0, 1, count + 1)
+            axis.stairs(
+                density.numpy(),
+                edges.numpy(),
+                fill=True,
+                color=BLUE,
+                edgecolor="white",
+                linewidth=0.6 if count < 20 else 0,
+            )
+            axis.axhline(1, color=ORANGE, linewidth=1.6, linestyle=(0, (4, 2)))
+            axis.set(xlim=(0, 1), xticks=(0, 0.5, 1))
+            if row == 0:
+                axis.set_title(f"{count} bins")
+            if row == len(layers) - 1:
+                axis.set_xlabel("position")
+        for axis in grid[row]:
+            axis.set_ylim(0, 1.08 * max(top, 1))
+            axis.set_yticks((0, 1) if top < 6 else (0, round(top)))
+        grid[row][0].set_ylabel(_name(layer, 16), rotation=0, ha="right", va="center")
+    return figure
+
+
+@styled
+def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = 50) -> Figure:
+    """Who is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline."""
+    layers = spread_out(list(positions), LAYERS)
+    labels, names = join_rare(labels, classes)
+    chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
+    columns = min(len(layers), 3)
+    figure, axes = _grid(len(layers), columns=3, height=0.9 + 0.19 * len(names))
+    image: Any = None
+    for number, (axis, layer) in enumerate(zip(axes, layers, strict=True)):
+        spline = chosen[layer]
+        counts = by_class(positions[layer].flatten(1)[:, [spline]], labels, len(names), bins)[:, 0]
+        image = axis.imshow(
+            shares(counts).numpy(), aspect="auto", cmap=SHARE, vmin=0, vmax=1, extent=(0, 1, len(names), 0)
+        )
+        several = positions[layer].flatten(1).shape[1] > 1
+        axis.set(title=_name(layer) + (f", spline {spline + 1}" if several else ""), xticks=(0, 0.5, 1))
+        axis.set_yticks(
+            [i + 0.5 for i in range(len(names))], [_name(n, 16) for n in names] if number % columns == 0 else []
+        )
+        axis.tick_params(left=False)
+        axis.spines[:].set_visible(False)
+    _outer_labels(axes, 3, "position", "")
+    figure.colorbar(image, ax=axes, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+    return figure
+
+
+@styled
+def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], lines: int = 40) -> Figure:
+    """From layer to layer: each class's samples in front of all others', on each layer's most telling spline."""
+    layers = spread_out(list(positions), STATIONS)
+    labels, names = join_rare(labels, classes)
+    chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
+    paths = torch.stack([positions[layer].flatten(1)[:, chosen[layer]].float() for layer in layers], 1)  # (N, layers)
+    figure, axes = _grid(len(names), columns=5, height=1.9)
+    at, curves = _smooth(paths)
+    x = at.numpy()
+    everyone = curves[spread_out(range(len(curves)), 80)].T.numpy()
+    for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
+        own = curves[labels == number][:lines].T.numpy()
+        axis.set_rasterization_zorder(3)  # thousands of lines are smaller as pixels
+        axis.plot(x, everyone, color="#d1d5db", linewidth=0.4, zorder=1)
+        axis.plot(x, own, color=SERIES[number % len(SERIES)], linewidth=0.8, alpha=0.7, zorder=2)
+        axis.set(title=_name(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
+        axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
+        upright = len(layers) > 4 or max(map(len, layers)) > 7
+        axis.set_xticks(range(len(layers)), [_name(n, 20) for n in layers], rotation=90 if upright else 0, fontsize=7.5)
+        if number + 5 < len(names):
+            axis.set_xticklabels([])
+        if number % 5:
+            axis.set_yticklabels([])
+    _outer_labels(axes, 5, "", "position")
+    return figure
+
+
+@styled
+def filters_along(layer: SplineLayer, name: str = "", splines: Sequence[int] | None = None, steps: int = 9) -> Figure:
+    """Weights at evenly spaced positions, and below them the influence of each knot along the spline."""
+    from matplotlib.figure import Figure
+
+    chosen = liveliest(layer, 4) if splines is None else list(splines)
+    spec = layer.spec
+    places = torch.linspace(0, 1, steps)
+    figure = Figure(figsize=(WIDTH, 0.8 + 1.0 * len(chosen) + 1.2), layout="constrained")
+    grid = figure.add_gridspec(len(chosen) + 1, steps, height_ratios=[*[1.0] * len(chosen), 1.1])
+    for row, spline in enumerate(chosen):
+        shown = view(layer, spline)
+        pictures = along(layer, shown, places)
+        largest = float(pictures.abs().max()) or 1.0
+        for column in range(steps):
+            axis = figure.add_subplot(grid[row, column])
+            axis.imshow(pictures[column].numpy(), cmap=SIGNED, vmin=-largest, vmax=largest)
+            axis.set(xticks=(), yticks=())
+            axis.spines[:].set_visible(False)
+            if row == 0:
+                axis.set_title(f"{float(places[column]):.3g}", loc="center")
+            if column == 0:
+                axis.set_ylabel(f"spline {spline + 1}" if layer.splines > 1 else "")
+                axis.set_xlabel(shown.title, loc="left", fontsize=7.5)
+    _influence(figure.add_subplot(grid[-1, :]), spec.knots, spec.spline_degree, places)
+    if name:
+        figure.suptitle(_name(name, 60), x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+@styled
+def tradeoff(points: Sequence[Point]) -> Figure:
+    """Accuracy against multiply-accumulates, parameters and measured latency."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    measures = (("MACs", "macs", 1.0), ("parameters", "parameters", 1.0), ("latency, ms", "latency", 1e3))
+    for axis, (label, attribute, scale) in zip(axes, measures, strict=True):
+        for number, point in enumerate(points):
+            error = math.sqrt(max(point.accuracy * (1 - point.accuracy), 0) / max(point.samples, 1))
+            axis.errorbar(
+                getattr(point, attribute) * scale,
+                100 * point.accuracy,
+                yerr=100 * error,
+                color=SERIES[number % len(SERIES)],
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=8,
+                capsize=3,
+                linestyle="none",
+                label=_name(point.name, 30) if axis is axes[0] else None,
+            )
+        values = [getattr(point, attribute) * scale for point in points]
+        axis.set(xlabel=label, xlim=(0, 1.15 * (max(values) or 1)))
+        axis.ticklabel_format(axis="x", style="plain")
+        axis.xaxis.set_major_formatter(lambda value, _: _compact(value))
+        axis.locator_params(axis="x", nbins=5)
+        axis.grid(axis="y", color="#e5e7eb")
+        axis.set_axisbelow(True)
+    axes[0].set_ylabel("test accuracy, %")
+    figure.legend(loc="outside lower center", ncols=min(len(points), 4))
+    return figure
+
+
+@styled
+def health_over_epochs(epochs: Sequence[Epoch]) -> Figure:
+    """Accuracy, entropy, information and verdicts, epoch after epoch."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    numbers = [e.number for e in epochs]
+    layers = list(epochs[-1].layers)
+    few = len(layers) <= len(SERIES)
+    rows = max(len(layers), 3)
+    figure = Figure(figsize=(WIDTH, 3.0 + min(0.24 * rows, 6.0) + 0.6), layout="constrained")
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.4, min(0.24 * rows, 6.0)])
+    accuracy, entropy, bits = (figure.add_subplot(grid[0, i]) for i in range(3))
+    accuracy.plot(numbers, [100 * e.train_accuracy for e in epochs], color=GREY, linestyle="--", label="training")
+    accuracy.plot(numbers, [100 * e.test_accuracy for e in epochs], color=BLUE, marker=".", label="test")
+    accuracy.set(title="accuracy, %", xlabel="epoch")
+    accuracy.legend(loc="lower right")
+    for i, layer in enumerate(layers):
+        style: dict[str, Any] = {
+            "color": SERIES[i] if few else colormaps[TIME](i / (len(layers) - 1)),
+            "linestyle": DASHES[i % len(DASHES)],
+            "label": _name(layer, 16),
+        }
+        known = [e for e in epochs if layer in e.layers]
+        at = [e.number for e in known]
+        entropy.plot(at, [100 * e.layers[layer].entropy for e in known], **style)
+        bits.plot(at, [e.layers[layer].information for e in known], **style)
+    entropy.set(title="entropy, % of uniform", xlabel="epoch", ylim=(0, 103))
+    bits.set(title="told about the class, bits", xlabel="epoch")
+    bits.set_ylim(bottom=0)
+    if few:
+        entropy.legend(loc="lower right", fontsize=8)
+    else:
+        shades = "dark: first layers\nbright: last layers"
+        entropy.text(0.97, 0.05, shades, transform=entropy.transAxes, ha="right", fontsize=8)
+    for axis in (accuracy, entropy, bits):
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.grid(axis="y", color="#e5e7eb")
+    _verdicts(figure.add_subplot(grid[1, :]), epochs, layers)
+    return figure
+
+
+def _influence(axis: Axes, knots: int, degree: int, places: Tensor) -> None:
+    """The basis of each knot; the places stand below the pictures that belong to them."""
+    x = torch.linspace(0, 1, 201)
+    influence = bspline_basis(x, knots, degree).numpy()
+    for place in places.tolist():
+        axis.axvline(place, color="#e5e7eb", linewidth=0.8, zorder=0)
+    for knot in range(knots):
+        colour = SERIES[knot % len(SERIES)]
+        axis.plot(x.numpy(), influence[:, knot], color=colour, linestyle=DASHES[knot % len(DASHES)])
+        peak = int(influence[:, knot].argmax())
+        side, shift = {0: ("right", (-4, -4)), 200: ("left", (4, -4))}.get(peak, ("center", (0, 2)))
+        axis.annotate(
+            f"knot {knot + 1}" if knots <= 8 else str(knot + 1),
+            (float(x[peak]), float(influence[peak, knot])),
+            xytext=shift,
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            color=colour,
+        )
+    edge = 0.5 / (len(places) - 1)
+    axis.set(xlim=(-edge, 1 + edge), ylim=(0, 1.25 * float(influence.max())), xlabel="position", ylabel="influence")
+    axis.set(xticks=(0, 0.25, 0.5, 0.75, 1), yticks=())
+
+
+def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    sparse = len(epochs) <= 40 and len(layers) <= 20
+    verdicts = [[e.layers[layer].verdict if layer in e.layers else "" for e in epochs] for layer in layers]
+    colours = {"": "#ffffff", **{verdict: colour for verdict, (colour, _) in VERDICTS.items()}, "other": GREY}
+    places = {verdict: i for i, verdict in enumerate(colours)}
+    codes = [[places.get(verdict, places["other"]) for verdict in row] for row in verdicts]
+    axis.pcolormesh(
+        [i - 0.5 for i in range(len(epochs) + 1)],
+        [i - 0.5 for i in range(len(layers) + 1)],
+        codes,
+        cmap=ListedColormap(list(colours.values())),
+        vmin=-0.5,
+        vmax=len(colours) - 0.5,
+        edgecolors="white",
+        linewidth=1 if sparse else 0,
+        rasterized=not sparse,
+    )
+    for row, line in enumerate(verdicts if sparse else ()):
+        for column, verdict in enumerate(line):
+            if letter := VERDICTS.get(verdict, ("", "?"))[1] if verdict else "":
+                ink = "white" if verdict == "constant" else "black"
+                axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
+    axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
+    shown = spread_out(range(len(layers)), 20)
+    axis.set_yticks(shown, [_name(layers[i], 16) for i in shown])
+    axis.xaxis.set_major_formatter(
+        lambda x, _: str(epochs[round(x)].number) if 0 <= round(x) < len(epochs) and x == round(x) else ""
+    )
+    axis.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axis.tick_params(left=False)
+    handles = [Patch(facecolor=c, label=f"{v} ({letter})" if letter else v) for v, (c, letter) in VERDICTS.items()]
+    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), fontsize=8)
+
+
+def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
+    """Paths as curves that leave and reach every layer level: (N, layers) -> (points,), (N, points)."""
+    layers = paths.shape[1]
+    if layers == 1:
+        return torch.tensor([0.0, 1.0]), paths.expand(-1, 2)
+    x = torch.linspace(0, layers - 1, steps * (layers - 1) + 1)
+    left = x.floor().long().clamp(max=layers - 2)
+    t = x - left
+    ease = t * t * (3 - 2 * t)
+    return x, paths[:, left] * (1 - ease) + paths[:, left + 1] * ease
+
+
+def _grid(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, ``height`` inches each."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(WIDTH if columns > 1 else WIDTH / 2, 0.3 + height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count]
+
+
+def _outer_labels(axes: Sequence[Axes], columns: int, bottom: str, left: str) -> None:
+    for number, axis in enumerate(axes):
+        if number + columns >= len(axes):
+            axis.set_xlabel(bottom)
+        if number % columns == 0:
+            axis.set_ylabel(left)
+
+
+def _name(text: str, most: int = NAME) -> str:
+    return printable(text, most)
+
+
+def _compact(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

@@ -1,0 +1,71 @@
+"""Weights as pictures: the part of a filter that changes most along its spline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..layers import SplineLayer
+
+SIDE = 16  # rows and columns of a matrix that are shown
+
+
+@dataclass(frozen=True)
+class View:
+    """Which weights of a layer a picture shows, and what to call them."""
+
+    spline: int
+    index: tuple[int | list[list[int]] | list[int], ...]
+    title: str
+
+    def of(self, weights: Tensor) -> Tensor:
+        """Weights of samples, as ``weights_at`` gives them: (N, filters, ...) -> (N, rows, columns)."""
+        return weights[(slice(None), *self.index)]
+
+
+@torch.no_grad()
+def view(layer: SplineLayer, spline: int) -> View:
+    """The weights on one of a layer's splines that differ most between its knots.
+
+    Of a convolution a kernel: the filter and input channel that change most, the middle slice if there are three
+    dimensions. Of a matrix the rows and columns that change most.
+    """
+    change = layer.control_points().float().std(0, correction=0)  # (filters, ...)
+    share = len(change) // layer.splines
+    first = spline * share
+    own = change[first : first + share]
+    if own.dim() >= 4:
+        flat = int(own.flatten(2).sum(2).argmax())
+        number, channel = divmod(flat, own.shape[1])
+        middle = [size // 2 for size in own.shape[2:-2]]
+        return View(spline, (first + number, channel, *middle), f"filter {first + number + 1}, channel {channel + 1}")
+    if own.dim() == 3:  # one dimension: channels stand below each other
+        number = int(own.sum((1, 2)).argmax())
+        rows = _strongest(own[number].sum(1))
+        return View(spline, (first + number, rows), f"filter {first + number + 1}, {len(rows)} channels")
+    rows = [first + row for row in _strongest(own.sum(1))]
+    columns = _strongest(own.sum(0))
+    index = ([[row] for row in rows], columns)
+    return View(spline, index, f"{len(rows)} of {share} outputs x {len(columns)} of {own.shape[1]} inputs")
+
+
+@torch.no_grad()
+def liveliest(layer: SplineLayer, count: int) -> list[int]:
+    """The splines of a layer whose weights change most from knot to knot."""
+    change = layer.control_points().float().std(0, correction=0)
+    per_spline = change.reshape(layer.splines, -1).mean(1)
+    return per_spline.argsort(descending=True, stable=True)[:count].tolist()
+
+
+@torch.no_grad()
+def along(layer: SplineLayer, shown: View, positions: Tensor) -> Tensor:
+    """Pictures of the weights at these positions on a spline: (N,) -> (N, rows, columns)."""
+    like = next(layer.parameters())
+    everywhere = positions.to(like).view(-1, *(1,) * len(layer.position_shape)).expand(-1, *layer.position_shape)
+    return shown.of(layer.weights_at(everywhere)).float().cpu()
+
+
+def _strongest(change: Tensor) -> list[int]:
+    return sorted(change.argsort(descending=True, stable=True)[:SIDE].tolist())

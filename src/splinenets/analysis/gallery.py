@@ -1,0 +1,118 @@
+"""All figures of one network, with their titles and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from ..data.files import replacing
+from ..layers import SplineLayer
+from . import figures
+from .counts import spread_out
+from .observe import observe
+from .records import read_records
+from .style import check_matplotlib, to_png, to_svg
+from .text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = {"svg": to_svg, "png": to_png}
+NAMES = ("positions", "utilization", "specialization", "flow", "filters", "health")
+FILTERED = 4  # layers whose filters are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure; ``name`` is one of ``NAMES``, and a number follows it if there are several."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
+    """What the metrics alone can show."""
+    if drawable := [epoch for epoch in epochs if epoch.histograms]:
+        yield Drawn(
+            name="positions",
+            title="Positions over time",
+            caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
+            "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), figures.LAYERS),
+            figure=figures.positions_over_time(drawable),
+        )
+    if layered := [epoch for epoch in epochs if epoch.layers]:
+        yield Drawn(
+            name="health",
+            title="Health over epochs",
+            caption="Entropy is 100% for uniform positions. Verdicts are those of splinenets.health.",
+            figure=figures.health_over_epochs(layered),
+        )
+
+
+def at_the_end(
+    net: nn.Module, positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
+) -> Iterator[Drawn]:
+    """What a network and the positions of test images show."""
+    yield Drawn(
+        name="utilization",
+        title="How evenly splines are used",
+        caption="Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps."
+        + _some(len(positions), figures.LAYERS),
+        figure=figures.utilization(positions),
+    )
+    yield Drawn(
+        name="specialization",
+        title="Specialisation",
+        caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
+        "tells most about the class." + _some(len(positions), figures.LAYERS),
+        figure=figures.specialization(positions, labels, classes),
+    )
+    yield Drawn(
+        name="flow",
+        title="Flow",
+        caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
+        + _some(len(positions), figures.STATIONS),
+        figure=figures.flow(positions, labels, classes),
+    )
+    layers = [(name, module) for name, module in net.named_modules() if isinstance(module, SplineLayer)]
+    for number, (name, layer) in enumerate(spread_out(layers, FILTERED), 1):
+        yield Drawn(
+            name=f"filters-{number}",
+            title=f"Filters along a spline: {printable(name, 60)}",
+            caption="Weights at nine positions, purple above 0 and orange below, and the influence of each knot.",
+            figure=figures.filters_along(layer, name),
+        )
+
+
+def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "svg") -> list[Path]:
+    """Draw a run's figures, all or those of some names, into files of a folder."""
+    check_matplotlib()
+    for name in only:
+        if name not in NAMES:
+            raise ValueError(f"unknown figure {name!r}, choose from {', '.join(NAMES)}")
+    if kind not in FORMATS:
+        raise ValueError(f"unknown format {kind!r}, choose from {', '.join(FORMATS)}")
+    (record,) = read_records([run])
+    drawn = list(over_epochs(record.epochs))
+    if record.loaded is not None and (seen := observe(*record.loaded)).positions:
+        drawn += at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
+    if not drawn:
+        raise ValueError(f"{record.name} has no figures: {' '.join(record.notes)}")
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for each in drawn:
+        if not only or each.name.partition("-")[0] in only:
+            written.append(out / f"{each.name}.{kind}")
+            with replacing(written[-1]) as file:
+                file.write(FORMATS[kind](each.figure))
+    return written
+
+
+def _some(count: int, most: int) -> str:
+    return f" {most} of {count} layers are shown." if count > most else ""

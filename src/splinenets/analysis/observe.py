@@ -1,0 +1,85 @@
+"""What a trained network does with test images, and what it costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..cost import Cost, cost
+from ..data import Split
+from ..health import FEWEST, Health, health
+from ..path import Positions, evaluating, trace
+from ..training.build import Task
+
+LOOKED_AT = 2_000  # images
+CALLS = 200  # of each network, to measure latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """The first test images in a network: their logits (N, classes), labels (N,) and positions {layer: (N, S)}."""
+
+    net: nn.Module
+    task: Task
+    logits: Tensor
+    labels: Tensor
+    positions: Positions
+    cost: Cost
+    health: Health | None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return float((self.logits.argmax(1) == self.labels).double().mean())
+
+
+def observe(net: nn.Module, task: Task) -> Observation:
+    """Look at a network's test images and count its cost."""
+    logits, positions = travel(net, task, task.data.test)
+    labels = task.data.test.labels[: len(logits)]
+    judged = health(positions, labels) if positions and len(labels) >= FEWEST else None
+    device = next(net.parameters()).device
+    return Observation(
+        net=net,
+        task=task,
+        logits=logits,
+        labels=labels,
+        positions=positions,
+        cost=cost(net, task.example(1).to(device)),
+        health=judged,
+    )
+
+
+@torch.no_grad()
+def travel(net: nn.Module, task: Task, split: Split, most: int = LOOKED_AT) -> tuple[Tensor, Positions]:
+    """The logits and positions of a split's first images, in float32 on the processor."""
+    device = next(net.parameters()).device
+    logits, parts = [], []
+    with evaluating(net):
+        for images in split.images[:most].split(250):
+            out, positions = trace(net, task.augment.evaluate(images.to(device)).to(task.dtype))
+            logits.append(out.float().cpu())
+            parts.append({name: position.float().cpu() for name, position in positions.items()})
+    return torch.cat(logits), Positions({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+@torch.inference_mode()
+def latencies(nets: Sequence[nn.Module], images: Sequence[Tensor], calls: int = CALLS) -> list[float]:
+    """The median time of one image through each network, in seconds; they take turns, so that noise hits all alike."""
+    times: list[list[float]] = [[] for _ in nets]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # one small image is no work to share
+    try:
+        for _ in range(calls):
+            for net, image, spent in zip(nets, images, times, strict=True):
+                began = time.perf_counter()
+                net(image)
+                spent.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(threads)
+    return [statistics.median(spent[calls // 10 :]) for spent in times]

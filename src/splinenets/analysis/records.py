@@ -1,0 +1,136 @@
+"""Runs as the report sees them: whatever can be read is there, and notes say what is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..training.build import Task
+from ..training.recipe import STATIC
+from ..training.restore import load_run
+from ..training.run import FORMAT, Run
+from .figures import Epoch, LayerEpoch
+from .text import printable, unique
+
+BINS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run; ``loaded`` is None if its network or data could not be."""
+
+    name: str
+    recipe: dict[str, Any]
+    precision: str
+    versions: dict[str, Any]
+    command: list[str]
+    epochs: list[Epoch]
+    notes: list[str]
+    loaded: tuple[nn.Module, Task] | None
+
+    @property
+    def model(self) -> str:
+        """The spec, or static."""
+        return printable(self.recipe.get("model", "unknown"), 60)
+
+    @property
+    def title(self) -> str:
+        """Name and model."""
+        return self.name if self.name == self.model else f"{self.name}: {self.model}"
+
+    @property
+    def is_static(self) -> bool:
+        """Whether this is a plain network."""
+        return self.recipe.get("model") == STATIC
+
+    @property
+    def data(self) -> str:
+        """The data set's name."""
+        return printable(self.recipe.get("data", "unknown"), 60)
+
+
+def read_records(folders: Sequence[Path]) -> list[Record]:
+    """All runs; what is not a run at all is an error."""
+    contents = [Run(folder).look() for folder in folders]
+    names = unique([printable(folder.resolve().name, 60) for folder in folders])
+    return [_read(folder, name, content) for folder, name, content in zip(folders, names, contents, strict=True)]
+
+
+def _read(folder: Path, name: str, content: dict[str, Any]) -> Record:
+    notes: list[str] = []
+    recipe, versions, command = content.get("recipe"), content.get("versions"), content.get("command")
+    recipe = recipe if isinstance(recipe, dict) else {}
+    epochs, unreadable = read_epochs(folder)
+    if unreadable:
+        notes.append(f"{unreadable} of its lines of metrics could not be read.")
+    loaded: tuple[nn.Module, Task] | None = None
+    if content.get("format") != FORMAT:
+        notes.append(
+            f"This run has format {printable(content.get('format'), 20)}; this version of splinenets reads {FORMAT}. "
+            "Its network cannot be loaded: what follows comes from its metrics."
+        )
+    else:
+        try:
+            loaded = load_run(folder)[:2]
+        except (ValueError, OSError) as error:
+            notes.append(f"Its network could not be loaded: {printable(error)}. What follows comes from its metrics.")
+    planned = recipe.get("epochs")
+    if isinstance(planned, int) and len(epochs) < planned:
+        notes.append(f"This run is not finished: {len(epochs)} of {planned} epochs.")
+    if recipe.get("model") == STATIC:
+        notes.append("A static network has no positions, so there are no figures of them.")
+    elif epochs and not any(e.histograms for e in epochs):
+        notes.append("Its metrics hold no histograms of positions, so there is no figure of them over time.")
+    return Record(
+        name=name,
+        recipe=recipe,
+        precision=printable(content.get("precision", "unknown"), 40),
+        versions=versions if isinstance(versions, dict) else {},
+        command=[str(word) for word in command] if isinstance(command, list) else [],
+        epochs=epochs,
+        notes=notes,
+        loaded=loaded,
+    )
+
+
+def read_epochs(folder: Path) -> tuple[list[Epoch], int]:
+    """The epochs in a run's metrics, and how many lines could not be read."""
+    try:
+        lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return [], 0
+    epochs: list[Epoch] = []
+    unreadable = 0
+    for text in lines:
+        try:
+            line = json.loads(text)
+            if line["kind"] == "epoch":
+                epochs.append(parse_epoch(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # noqa: PERF203
+            unreadable += 1
+    return epochs, unreadable
+
+
+def parse_epoch(line: dict[str, Any]) -> Epoch:
+    """A line of metrics, with its types checked by converting them."""
+    layers = {
+        printable(layer["layer"], 120): LayerEpoch(
+            entropy=float(layer["entropy"]),
+            information=float(layer["information"]),
+            verdict=printable(layer["verdict"], 20),
+            histogram=tuple(min(max(int(count), 0), 10**12) for count in layer.get("histogram", ()))[:BINS],
+        )
+        for layer in line.get("layers", ())
+    }
+    return Epoch(
+        number=int(line["epoch"]),
+        train_accuracy=float(line["train_accuracy"]),
+        test_accuracy=float(line["test_accuracy"]),
+        test_loss=float(line["test_loss"]),
+        layers=layers,
+    )

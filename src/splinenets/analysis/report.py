@@ -1,0 +1,229 @@
+"""One HTML file about one or more runs, without anything from the network."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..data.files import replacing
+from . import figures
+from .compare import disagreements
+from .gallery import at_the_end, over_epochs
+from .html import Markup, data_block, document, element, escape, image, page_file, table
+from .layer_data import layer_data
+from .observe import CALLS, Observation, latencies, observe
+from .records import Record, read_records
+from .style import check_matplotlib, to_png, to_svg
+from .text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LARGEST = 8_000_000  # bytes of a report
+LARGE = 300_000  # bytes of a drawing, from which on its pixels take less
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run, what its network does, and how long one image takes it; the last two are None without a network."""
+
+    record: Record
+    seen: Observation | None
+    latency: float | None
+
+
+def write_report(folders: Sequence[Path], out: Path) -> list[str]:
+    """Write the report about these runs to ``out``, whole or not at all; the notes that stand in it."""
+    check_matplotlib()
+    records = read_records(folders)
+    if out.suffix != ".html" or out.is_dir():
+        raise ValueError(f"--out is the name of an .html file, got {str(out)!r}")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: there is no folder {out.parent}")
+    subjects = observe_all(records)
+    content = build(subjects, ["splinenets", "report", *map(str, folders)]).encode()
+    if len(content) > LARGEST:
+        raise ValueError(
+            f"the report would have {len(content) / 1e6:.1f} MB, more than the {LARGEST / 1e6:.0f} MB that a browser "
+            "opens with ease: give fewer runs"
+        )
+    with replacing(out) as file:
+        file.write(content)
+    return [f"{subject.record.name}: {note}" for subject in subjects for note in subject.record.notes]
+
+
+def observe_all(records: Sequence[Record]) -> list[Subject]:
+    """Let every network that there is see its test images."""
+    loaded = [r.loaded for r in records if r.loaded is not None]
+    images = [task.example(1).to(next(net.parameters()).device) for net, task in loaded]
+    times = iter(latencies([net for net, _ in loaded], images))
+    return [Subject(r, observe(*r.loaded), next(times)) if r.loaded else Subject(r, None, None) for r in records]
+
+
+def build(subjects: Sequence[Subject], command: Sequence[str]) -> str:
+    """The page."""
+    names = [s.record.name for s in subjects]
+    data = [layer_data(s.seen) if s.seen is not None and s.seen.positions else None for s in subjects]
+    parts = [
+        element("h1", "SplineNets report"),
+        element("p", "Written by ", element("code", shlex.join(map(printable, command))), "."),
+        *_notes(subjects),
+        element("h2", "Side by side"),
+        _summary(subjects),
+        *_tradeoff(subjects),
+        *_disagreements(subjects),
+    ]
+    for number, subject in enumerate(subjects):
+        parts += _run(number, subject, data[number] is not None)
+    parts += [element("h2", "How the runs were made"), *map(_origin, subjects)]
+    body = Markup("\n".join([*parts, data_block("data", data)]))
+    styles = page_file("base.css") + page_file("report.css")
+    return document(f"Report: {', '.join(names)}", body, styles, page_file("draw.js") + page_file("report.js"))
+
+
+def _notes(subjects: Sequence[Subject]) -> Iterator[Markup]:
+    notes = [
+        element("li", element("b", s.record.name), ": ", note) for s in subjects for note in s.record.notes
+    ]  # fmt: skip
+    if notes:
+        yield element("ul", *notes, class_="notes")
+
+
+def _summary(subjects: Sequence[Subject]) -> Markup:
+    rows: list[tuple[str, Callable[[Subject], object]]] = [
+        ("model", lambda s: s.record.model),
+        ("network", lambda s: network_name(s.record.recipe)),
+        ("data", lambda s: s.record.data),
+        ("epochs", lambda s: f"{len(s.record.epochs)} of {printable(s.record.recipe.get('epochs', '?'), 20)}"),
+        ("seed", lambda s: s.record.recipe.get("seed", "?")),
+        ("test accuracy", _accuracy),
+        ("test loss", lambda s: f"{s.record.epochs[-1].test_loss:.3f}" if s.record.epochs else "-"),
+        ("parameters", lambda s: f"{s.seen.cost.parameters:,}" if s.seen else "-"),
+        ("  read for one image", lambda s: f"{s.seen.cost.active:,}" if s.seen else "-"),
+        ("MACs", lambda s: f"{s.seen.cost.macs:,}" if s.seen else "-"),
+        ("latency", lambda s: f"{s.latency * 1e3:.2f} ms" if s.latency else "-"),
+        ("layers with healthy positions", _healthy),
+    ]
+    head = ["", *(s.record.name for s in subjects)]
+    shown = table(head, [[label, *(value(s) for s in subjects)] for label, value in rows], class_="numbers")
+    explained = (
+        "Test accuracy is that after the last epoch, with the standard error that so many test images leave. "
+        f"Latency: median of {CALLS} single images, one thread, the networks taking turns."
+    )
+    return element("div", shown, element("p", explained, class_="small"))
+
+
+def network_name(recipe: dict[str, Any]) -> str:
+    """LeNet-16 or ResNet-32, as people say it."""
+    names = {"lenet": f"LeNet-{recipe.get('width')}", "resnet": f"ResNet-{recipe.get('depth')}"}
+    return printable(names.get(str(recipe.get("network")), "unknown"), 40)
+
+
+def _accuracy(subject: Subject) -> str:
+    if not subject.record.epochs:
+        return "-"
+    accuracy = subject.record.epochs[-1].test_accuracy
+    if subject.seen is None:
+        return f"{accuracy:.1%}"
+    count = len(subject.seen.task.data.test.labels)
+    return f"{accuracy:.1%} ± {100 * (max(accuracy * (1 - accuracy), 0) / count) ** 0.5:.1f}"
+
+
+def _healthy(subject: Subject) -> str:
+    if subject.seen is None or subject.seen.health is None:
+        return "-"
+    layers = subject.seen.health.layers
+    return f"{len(layers) - len(subject.seen.health.ailing)} of {len(layers)}"
+
+
+def _tradeoff(subjects: Sequence[Subject]) -> Iterator[Markup]:
+    points = [
+        figures.Point(
+            name=s.record.title,
+            accuracy=s.record.epochs[-1].test_accuracy,
+            samples=len(s.seen.task.data.test.labels),
+            macs=s.seen.cost.macs,
+            parameters=s.seen.cost.parameters,
+            latency=s.latency,
+        )
+        for s in subjects
+        if s.seen and s.latency and s.record.epochs
+    ]
+    if points:
+        yield _figure(
+            figures.tradeoff(points),
+            "Accuracy against what one image costs. Bars are one standard error of the accuracy.",
+        )
+
+
+def _disagreements(subjects: Sequence[Subject]) -> Iterator[Markup]:
+    seen = [(s.record, s.seen) for s in subjects if s.seen is not None]
+    splines = [pair for pair in seen if not pair[0].is_static]
+    for record, own in splines[:1]:
+        alike = [(r, o) for r, o in seen if r is not record and r.data == record.data]
+        for twin, others in sorted(alike, key=lambda pair: not pair[0].is_static)[:1]:
+            yield element("h2", f"Where {twin.name} and {record.name} disagree")
+            yield from disagreements((twin.name, record.name), (others, own))
+
+
+def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
+    record, seen = subject.record, subject.seen
+    drawn = list(over_epochs(record.epochs))
+    if seen is not None and seen.positions:
+        drawn += at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
+    if seen is None and not drawn:
+        return
+    yield element("h2", record.title)
+    if interactive:
+        yield element("section", element("h3", "One layer at a time"), class_="panel", data_run=number)
+    for each in drawn:
+        yield element("h3", each.title)
+        yield _figure(each.figure, each.caption)
+    if seen is not None:
+        head, rows = seen.cost.rows()
+        yield element("h3", "Cost by layer")
+        yield table(head, rows, class_="numbers")
+        yield element("p", "Parameters, and multiply-accumulates for one image, part by part.", class_="small")
+        if seen.health is not None:
+            yield element("h3", "Health")
+            yield element("pre", *_lines(str(seen.health)))
+
+
+def _figure(figure: Figure, caption: str) -> Markup:
+    drawing = to_svg(figure)
+    if len(drawing) < LARGE:
+        picture = image(drawing, "svg+xml", caption)
+    else:
+        picture = image(to_png(figure, dpi=180), "png", caption)
+    return element("figure", picture, element("figcaption", caption))
+
+
+def _origin(subject: Subject) -> Markup:
+    record = subject.record
+    recipe = table(["setting", "value"], list(record.recipe.items()))
+    command = shlex.join(map(printable, command_line(record.command))) if record.command else "not recorded"
+    versions = ", ".join(f"{printable(name, 60)} {printable(number, 80)}" for name, number in record.versions.items())
+    return element(
+        "section",
+        element("h3", record.name),
+        element("p", element("code", command)),
+        element("p", f"{versions}; trained in {record.precision}", class_="small"),
+        element("details", element("summary", "The whole recipe"), recipe),
+    )
+
+
+def command_line(recorded: Sequence[str]) -> list[str]:
+    """How to type a recorded command: the path of the program becomes its name."""
+    program, *words = recorded
+    name = Path(program).name
+    if name == "__main__.py":
+        return ["python", "-m", "splinenets", *words]
+    return [*(["python", program] if name.endswith(".py") else [name]), *words]
+
+
+def _lines(text: str) -> Iterator[Markup]:
+    for line in text.splitlines():
+        yield Markup(f"{escape(line)}\n")

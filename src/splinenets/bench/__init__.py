@@ -1,0 +1,1 @@
+"""Measurements: always side by side in one run, interleaved, medians."""

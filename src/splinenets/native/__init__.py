@@ -1,0 +1,17 @@
+"""Kernels of our own for the CPU, compiled for this machine when they are first needed. All of it is optional."""
+
+from .build import library
+from .calls import Geometry, arrange, backward, channels_last, forward, has_kernel, pool, propose, spread
+
+__all__ = [
+    "Geometry",
+    "arrange",
+    "backward",
+    "channels_last",
+    "forward",
+    "has_kernel",
+    "library",
+    "pool",
+    "propose",
+    "spread",
+]

@@ -1,0 +1,71 @@
+"""Compile a C++ file for this machine, once, and keep it. Where that cannot be done, a sentence says why."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+SWITCH = "SPLINENETS_NATIVE"  # 0: do without
+
+
+class Unavailable(ValueError):
+    """Compiled code cannot be had here; the message says why, in one sentence."""
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The kernels, or None where they cannot be had: everything works without them."""
+    try:
+        return load(SOURCE, FLAGS)
+    except Unavailable:
+        return None
+
+
+def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """A library: compiled when it is first asked for, which takes seconds, and found again later."""
+    if os.environ.get(SWITCH) == "0":
+        raise Unavailable(f"compiled code is switched off by {SWITCH}=0")
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        raise Unavailable("a C++ compiler such as g++ is needed, and there is none")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets" / "native"
+    target = folder / f"{source.stem}-{fingerprint(source, compiler, flags)}.so"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            compile_to(target, source, compiler, flags)
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise Unavailable(f"compiled code cannot be kept in {folder} ({error})") from None
+
+
+def fingerprint(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
+    """Changes with the source, the compiler and the processor: a home folder may be shared by different machines."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    parts = (source.read_text(), version, features, platform.machine(), *flags)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]) -> None:
+    """Compile under another name first: several processes may do so at once."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        done = subprocess.run(
+            [compiler, *flags, str(source), "-o", str(made)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
+            raise Unavailable(f"{compiler} cannot compile {source.name} ({reason.strip()})")
+        made.replace(target)

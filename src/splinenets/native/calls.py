@@ -1,0 +1,192 @@
+"""The kernels as functions of tensors. They check nothing and know no gradients: that is for their callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import basis_matrix
+from .build import library
+
+
+class Geometry(NamedTuple):
+    """A 2d convolution with weights on splines, but for its knots."""
+
+    image: torch.Size  # (N, C, H, W)
+    filters: int
+    output: tuple[int, ...]  # (H, W)
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]  # zeros before each axis
+    dilation: tuple[int, ...]
+    splines: int
+    dims: int
+    knots: int
+    degree: int
+
+
+class _Layer(Structure):
+    """The same order as ``Layer`` in kernels.cpp, and the same holds for the two below."""
+
+    _fields_ = [
+        *((f"size{i}", c_int64) for i in range(19)),
+        ("basis", POINTER(c_float)),
+    ]
+
+
+class _Base(Structure):
+    _fields_ = [("at", c_void_p), ("filter", c_int64), ("channel", c_int64), ("tap", c_int64)]
+
+
+class _Decision(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("samples", "features", "coordinates", "knots", "degree")),
+        ("basis", POINTER(c_float)),
+        *((name, c_void_p) for name in ("weight", "spline", "mean", "variance")),
+        *((name, c_float) for name in ("epsilon", "bound", "slope")),
+    ]
+
+
+SIGNATURES = {
+    "row": [c_void_p],
+    "arrange": [c_void_p] * 4,
+    "forward": [c_void_p] * 8,
+    "backward": [c_void_p] * 10,
+    "pool": [c_int64] * 3 + [c_void_p] * 2,
+    "spread": [c_int64] * 3 + [c_void_p] * 2,
+    "propose": [c_void_p] * 4,
+}
+
+
+@lru_cache(maxsize=64)
+def _find(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any] | None:
+    symbol = name if dtype is None else f"{name}_{str(dtype).removeprefix('torch.')}"
+    function = getattr(library(), symbol, None)
+    if function is not None:
+        function.argtypes = SIGNATURES[name]
+        function.restype = c_int64 if name == "row" else None
+    return function
+
+
+def _call(name: str, dtype: torch.dtype | None, *arguments: Any) -> Any:
+    function = _find(name, dtype)
+    assert function is not None, f"no kernel {name} for {dtype}"
+    return function(*arguments)
+
+
+def has_kernel(dtype: torch.dtype) -> bool:
+    """Whether this machine has kernels for these numbers."""
+    return _find("forward", dtype) is not None
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """As the kernels read and write images."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def arrange(geometry: Geometry, knots: Tensor, base: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Knots, float32 (dims * K, filters, fan_in), base included, as ``forward`` and ``backward`` want them."""
+    layer = _layer(geometry)
+    row = _call("row", dtype, byref(layer))
+    arranged = torch.empty(len(knots), geometry.filters, row, dtype=dtype)
+    _call("arrange", dtype, byref(layer), knots.data_ptr(), byref(_base(base)), arranged.data_ptr())
+    return arranged
+
+
+def forward(
+    geometry: Geometry,
+    x: Tensor,
+    position: Tensor,
+    arranged: Tensor | None,
+    knots: Tensor,
+    base: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """Convolve images (N, C, H, W), channels last; without arranged knots, which pay from some ten samples on, too."""
+    shape = (geometry.image[0], geometry.filters, *geometry.output)
+    y = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+    pointers = (x.data_ptr(), position.data_ptr(), _at(arranged), knots.data_ptr(), byref(_base(base)), _at(bias))
+    _call("forward", x.dtype, byref(_layer(geometry)), *pointers, y.data_ptr())
+    return y
+
+
+def backward(
+    geometry: Geometry, x: Tensor, position: Tensor, arranged: Tensor, grad: Tensor, image_too: bool, bias_too: bool
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
+    """The gradients of image, positions, knots and bias, from that of the output, channels last."""
+    rows, filters, row = arranged.shape
+    x_grad = torch.empty_like(x) if image_too else None
+    position_grad = torch.empty_like(position)
+    knots_grad = torch.empty(rows, filters, x.shape[1] * prod(geometry.kernel))
+    bias_grad = torch.empty(filters) if bias_too else None
+    partial = torch.empty(torch.get_num_threads(), rows * filters * row + filters)  # one share for each thread
+    pointers = (x.data_ptr(), position.data_ptr(), arranged.data_ptr(), grad.data_ptr(), _at(x_grad))
+    results = (position_grad.data_ptr(), knots_grad.data_ptr(), _at(bias_grad), partial.data_ptr())
+    _call("backward", x.dtype, byref(_layer(geometry)), *pointers, *results)
+    return x_grad, position_grad, knots_grad, bias_grad
+
+
+def pool(x: Tensor) -> Tensor:
+    """Means over all places: (N, C, H, W), channels last -> (N, C), float32."""
+    pooled = torch.empty(x.shape[:2])
+    _call("pool", x.dtype, x.shape[0], prod(x.shape[2:]), x.shape[1], x.data_ptr(), pooled.data_ptr())
+    return pooled
+
+
+def spread(grad: Tensor, to: Tensor) -> None:
+    """Add the gradient of means, float32 (N, C), to that of images (N, C, H, W), channels last."""
+    _call("spread", to.dtype, to.shape[0], prod(to.shape[2:]), to.shape[1], grad.data_ptr(), to.data_ptr())
+
+
+def propose(
+    features: Tensor,
+    parent: Tensor | None,
+    weight: Tensor | None,
+    spline: Tensor | None,
+    moments: tuple[Tensor, Tensor] | None,
+    *,
+    degree: int,
+    epsilon: float,
+    bound: float,
+    slope: float,
+) -> Tensor:
+    """A projection's positions, all float32: see ``Projection``."""
+    coordinates = (weight if spline is None else spline[0]).shape[0]  # type: ignore[union-attr]
+    mean, variance = moments or (None, None)
+    decision = _Decision(
+        *(*features.shape, coordinates, 0 if spline is None else len(spline), degree, _basis(degree)),
+        *(_at(weight), _at(spline), _at(mean), _at(variance), epsilon, bound, slope),
+    )
+    positions = torch.empty(features.shape[0], coordinates)
+    _call("propose", None, byref(decision), features.data_ptr(), _at(parent), positions.data_ptr())
+    return positions
+
+
+@lru_cache(maxsize=16)
+def _basis(degree: int) -> Any:
+    numbers = [number for row in basis_matrix(degree) for number in row]
+    return (c_float * len(numbers))(*numbers)
+
+
+@lru_cache(maxsize=1024)
+def _layer(g: Geometry) -> _Layer:
+    sizes = (*g.image, g.filters, *g.output, *g.kernel, *g.stride, *g.padding, *g.dilation)
+    return _Layer(*sizes, g.splines, g.dims, g.knots, g.degree, _basis(g.degree))
+
+
+def _base(base: Tensor | None) -> _Base:
+    if base is None:
+        return _Base(None, 0, 0, 0)
+    _, channels, *kernel = base.shape
+    near, far = (prod(kernel), 1) if base.is_contiguous() else (1, channels)
+    return _Base(base.data_ptr(), channels * prod(kernel), near, far)
+
+
+def _at(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

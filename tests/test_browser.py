@@ -1,0 +1,181 @@
+"""The report and the explorer in a real browser."""
+
+import numpy
+import pytest
+
+import subjects
+from browser import PATIENCE, chromium
+from splinenets.analysis import report
+from splinenets.analysis.explorer import Explorer
+from subjects import HOSTILE
+from test_explorer import file, serving
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as (page, seen):
+        yield page, seen
+
+
+@pytest.fixture
+def fresh(browser):
+    page, seen = browser
+    seen.errors.clear()
+    seen.requests.clear()
+    yield page, seen
+    page.goto("about:blank")
+
+
+def test_the_report(fresh, static_and_spline, tmp_path):
+    page, seen = fresh
+    report.write_report(static_and_spline, tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    pictures = page.locator("figure > img")
+    assert pictures.count() > 10
+    sizes = pictures.evaluate_all("all => all.map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().height])")
+    assert all(complete and width > 10 and height > 10 for complete, width, height in sizes)
+
+    panel = page.locator(".panel")
+    draws = panel.locator("svg rect")
+    before = panel.locator(".view").inner_html()
+    assert draws.count() > 500
+    panel.get_by_label("layer").select_option(label="dense1")
+    after = panel.locator(".view").inner_html()
+    assert after != before
+    assert panel.locator("canvas").count() == 9
+    panel.get_by_label("class").select_option(label="Sandal")
+    assert panel.locator(".view").inner_html() != after
+    panel.get_by_label("layer").select_option(label="conv2")
+    panel.get_by_label("spline").select_option(label="all 6 together")
+    assert panel.locator("canvas").count() == 0
+    panel.locator("svg").hover(position={"x": 500, "y": 190})
+    assert " positions here" in panel.locator(".readout").inner_text()
+
+    cards = page.locator(".card:visible")
+    everything = cards.count()
+    page.get_by_label("class").first.select_option(index=1)
+    assert 0 < cards.count() < everything
+    assert seen.errors == []
+    assert [url for url in seen.requests if not url.startswith(("file:", "data:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_hostile_report(fresh, tmp_path):
+    page, seen = fresh
+    task = subjects.hostile_task()
+    loaded = subjects.hostile_net(task), task
+    records = [subjects.hostile_record(number, loaded) for number in (3, 0)]
+    place = tmp_path / "report.html"
+    place.write_text(report.build(report.observe_all(records), HOSTILE), encoding="utf-8")
+    page.goto(place.as_uri())
+    for select in page.locator(".panel select").all():
+        select.select_option(index=1)
+    assert page.locator("figure > img").evaluate_all("all => all.every(i => i.naturalWidth > 0)")
+    assert page.evaluate("window.hacked") is None
+    assert seen.errors == []
+    assert {url.partition(":")[0] for url in seen.requests} <= {"file", "data"}
+
+
+def until(page, condition):
+    """Wait for a condition; the page's own rules forbid Playwright's way of doing so."""
+    for _ in range(PATIENCE // 50):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
+
+
+def chances(page):
+    until(page, "!asking")
+    return page.locator(".chance .value").all_inner_texts()
+
+
+def test_the_explorer(fresh, static_and_spline, tmp_path):
+    page, seen = fresh
+    with serving(Explorer.of_run(static_and_spline[1])) as server:
+        page.goto(server.address)
+        page.locator(".chance.best").wait_for()
+        first = chances(page)
+        assert abs(sum(float(text.rstrip("%")) for text in first) - 100) < 1
+
+        page.locator("#tests button").nth(5).click()
+        until(page, "document.querySelectorAll('#tests button')[5].getAttribute('aria-pressed') === 'true'")
+        assert chances(page) != first
+
+        # draw a seven
+        pad = page.locator("#pad").bounding_box()
+        page.mouse.move(pad["x"] + 30, pad["y"] + 30)
+        page.mouse.down()
+        page.mouse.move(pad["x"] + 110, pad["y"] + 30, steps=4)
+        page.mouse.move(pad["x"] + 60, pad["y"] + 120, steps=4)
+        page.mouse.up()
+        own = chances(page)
+        assert own != first
+        assert page.evaluate("state.image.pixels.length") > 1000
+        assert page.evaluate("atob(state.image.pixels).split('').some(c => c.charCodeAt(0) > 200)")
+        assert page.locator(".chance.best").count() == 1
+
+        # drag a position, with the mouse and with keys
+        track = page.locator('[data-layer="dense2"] input[type="range"]')
+        box, at = track.bounding_box(), float(track.input_value())
+        page.mouse.move(box["x"] + 9 + (box["width"] - 18) * at, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * (0.05 if at > 0.5 else 0.95), box["y"] + box["height"] / 2, steps=5)
+        page.mouse.up()
+        dragged = chances(page)
+        assert dragged != own
+        assert "by hand" in page.locator('[data-layer="dense2"] .value').inner_text()
+        assert page.locator('[data-layer="dense2"] .own').is_visible()
+        track.focus()
+        page.keyboard.press("End")
+        assert "1.000" in page.locator('[data-layer="dense2"] .value', has_text="1.000").inner_text()
+        page.locator("#release").click()
+        until(page, "document.getElementById('release').disabled")
+        assert chances(page) == own
+
+        # all splines of a layer together
+        page.get_by_label("move all splines").check()
+        spread = page.locator('[data-layer="conv2"] input[type="range"]')
+        spread.focus()
+        page.keyboard.press("Home")
+        until(page, "state.chosen.conv2 && state.chosen.conv2.every(v => v === 0)")
+        assert chances(page) != own
+
+        # uploads, good and bad
+        picture = tmp_path / "grey.png"
+        picture.write_bytes(file(numpy.full((60, 60, 3), 99, numpy.uint8)))
+        page.locator("#file").set_input_files(picture)
+        until(page, "state.image.pixels && atob(state.image.pixels).charCodeAt(0) === 99")
+        assert page.locator("#message").is_hidden()
+        (tmp_path / "text.png").write_text("no picture at all")
+        page.locator("#file").set_input_files(tmp_path / "text.png")
+        page.locator("#message").wait_for()
+        assert "This file cannot be used: send an image" in page.locator("#message").inner_text()
+        # the browser itself notes every answer that is not 200
+        assert all("400 (Bad Request)" in error for error in seen.errors)
+        (tmp_path / "large.png").write_bytes(bytes(5_000_001))
+        page.locator("#file").set_input_files(tmp_path / "large.png")
+        page.locator("#message", has_text="5 MB at most").wait_for()
+        assert page.locator("#neighbours img").count() == 8
+        assert page.locator("#filters canvas").count() == 6
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        own_addresses = (server.address, "data:")
+        assert [url for url in seen.requests if not url.startswith(own_addresses)] == []
+
+
+def test_a_hostile_explorer(fresh):
+    page, seen = fresh
+    task = subjects.hostile_task()
+    explorer = Explorer(subjects.hostile_net(task), task, name=HOSTILE[0], model=HOSTILE[1])
+    with serving(explorer) as server:
+        page.goto(server.address)
+        page.locator(".chance.best").wait_for()
+        assert page.locator(".chance").count() == 12
+        assert page.evaluate("window.hacked") is None
+        assert seen.errors == []
+        # a page of another origin hears nothing
+        page.goto("about:blank")
+        heard = page.evaluate(
+            "address => fetch(address + 'state').then(() => 'heard', () => 'refused')", server.address
+        )
+        assert heard == "refused"

@@ -1,0 +1,371 @@
+"""The explorer: its answers, whom it serves, and what it refuses."""
+
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+import splinenets as sn
+import subjects
+from splinenets.analysis.explorer import Explorer
+from splinenets.analysis.server import LARGEST, Server
+from subjects import HOSTILE
+from test_recipe import call
+
+
+@contextmanager
+def serving(explorer):
+    with Server(explorer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def explorer(static_and_spline):
+    return Explorer.of_run(static_and_spline[1])
+
+
+@pytest.fixture(scope="module")
+def server(explorer):
+    with serving(explorer) as server:
+        yield server
+
+
+def ask(server, path, body=None, **headers):
+    """Status, and the answer: JSON as a value, everything else as bytes."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("GET" if body is None else "POST", path, body, given)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    return response.status, json.loads(content) if "json" in response.headers["Content-Type"] else content
+
+
+def question(**changes):
+    return json.dumps({"image": {"test": 0}, "chosen": {}, "look": "conv2", "spline": 0} | changes)
+
+
+def file(pixels, kind="PNG"):
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, kind)
+    return content.getvalue()
+
+
+def test_an_answer_is_the_networks(explorer, server):
+    status, answer = ask(server, "/answer", question())
+    assert status == 200
+    image = explorer.task.augment.evaluate(explorer.task.data.test.images[:1])
+    with torch.no_grad():
+        logits, positions = sn.trace(explorer.net, image)
+    torch.testing.assert_close(torch.tensor(answer["chances"]), logits[0].softmax(0), rtol=0, atol=1e-5)
+    for name, position in positions.items():
+        torch.testing.assert_close(torch.tensor(answer["positions"][name]), position[0], rtol=0, atol=1e-5)
+    assert answer["own"] == answer["positions"]
+    assert len(answer["neighbours"]) == 8
+    distances = [near["distance"] for near in answer["neighbours"]]
+    assert distances == sorted(distances)
+    assert len(answer["filters"]) == 6
+    assert all(-100 <= v <= 100 for picture in answer["filters"] for v in picture["values"])
+
+
+def test_the_nearest_neighbour_of_a_training_image_is_itself(explorer):
+    answer = explorer.answer(explorer.train.images[7], {}, "conv2", 0)
+    assert answer["neighbours"][0]["index"] == 7
+    assert answer["neighbours"][0]["distance"] < 1e-4
+
+
+def test_positions_chosen_by_hand(server):
+    _, free = ask(server, "/answer", question())
+    status, steered = ask(server, "/answer", question(chosen={"conv2": [1.0, None, None, None, None, 0]}))
+    assert status == 200
+    assert steered["positions"]["conv2"] == [1.0, *free["positions"]["conv2"][1:5], 0.0]
+    assert steered["own"] == free["own"]
+    assert steered["own_chances"] == free["chances"]
+    assert steered["chances"] != free["chances"]
+    assert ask(server, "/answer", question())[1]["chances"] == free["chances"]  # the next one is free again
+
+
+def test_answers_come_quickly(explorer):
+    """On a Spline-LeNet, within 150 ms."""
+    chosen = {"dense1": [0.5]}
+    times = []
+    for test in range(15):
+        began = time.perf_counter()
+        explorer.answer(explorer.task.data.test.images[test], chosen, "conv2", test % 6)
+        times.append(time.perf_counter() - began)
+    assert statistics.median(times) < 0.15
+
+
+def test_the_page_and_its_images(explorer, server):
+    for path in ("/", "/draw.js", "/explore.js", "/base.css", "/explore.css"):
+        status, content = ask(server, path)
+        assert status == 200
+        assert content
+    status, about = ask(server, "/state")
+    assert status == 200
+    assert about["classes"] == list(explorer.task.data.classes)
+    assert [layer["name"] for layer in about["layers"]] == ["conv2", "dense1", "dense2"]
+    assert {sum(counts) for counts in about["layers"][0]["counts"]} == {2000}
+    status, content = ask(server, "/images/test/3.png")
+    assert status == 200
+    with Image.open(io.BytesIO(content)) as image:
+        assert torch.equal(torch.from_numpy(numpy.array(image)), explorer.task.data.test.images[3, 0])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/images/test/1000.png", "/images/test/-1.png", "/images/other/1.png", "/../pyproject.toml", "/%2e%2e/run.json", "/explore.html"],
+)  # fmt: skip
+def test_there_is_nothing_else(server, path):
+    assert ask(server, path)[0] == 404
+    assert ask(server, path, b"{}")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "evil.example:{port}"},
+        {"Host": ""},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1:{port}"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://localhost.evil.example:{port}"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_others_are_refused(server, headers):
+    given = {name: value.replace("{port}", str(server.server_port)) for name, value in headers.items()}
+    for path, body in (("/state", None), ("/images/test/0.png", None), ("/answer", question()), ("/upload", b"x")):
+        status, answer = ask(server, path, body, **given)
+        assert status == 403
+        assert "own page" in answer["error"]
+
+
+def test_ones_own_page_is_served(server):
+    own = f"127.0.0.1:{server.server_port}"
+    assert ask(server, "/answer", question(), Origin=f"http://{own}", Sec_Fetch_Site="same-origin")[0] == 200
+    local = f"localhost:{server.server_port}"
+    assert ask(server, "/answer", question(), Host=local, Origin=f"http://{local}")[0] == 200
+
+
+def test_only_this_machine_is_listened_to(server):
+    assert server.server_address[0] == "127.0.0.1"
+    with pytest.raises(ValueError, match="choose another with --port"):
+        Server(server.explorer, server.server_port)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
+@pytest.mark.parametrize("shape", [(28, 28), (50, 40, 3), (1, 1), (20, 300)])
+def test_images_of_all_kinds_can_be_uploaded(server, kind, shape):
+    status, answer = ask(server, "/upload", file(numpy.full(shape, 200, numpy.uint8), kind))
+    assert status == 200
+    pixels = base64.b64decode(answer["pixels"])
+    assert len(pixels) == 28 * 28
+    assert all(190 <= value <= 210 for value in pixels)
+    status, answer = ask(server, "/answer", question(image={"pixels": answer["pixels"]}))
+    assert status == 200
+    assert abs(sum(answer["chances"]) - 1) < 1e-3
+
+
+def bomb():
+    """A small PNG that says it has 30,000 x 30,000 pixels."""
+    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
+    body = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"hello", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        b"%PDF-1.4", bytes(100_000), file(numpy.zeros((9, 9), numpy.uint8))[:-30], file(numpy.zeros((9, 9), numpy.uint8), "TIFF"), bomb(),
+    ],
+)  # fmt: skip
+def test_what_is_no_image_gets_a_friendly_message(server, content):
+    status, answer = ask(server, "/upload", content)
+    assert status == 400
+    assert answer["error"].startswith("This file cannot be used: send an image (PNG, JPEG")
+    assert "0x" not in answer["error"]
+
+
+def test_large_uploads_are_refused(server):
+    for length in (LARGEST + 1, 20_000_000):
+        status, answer = ask(server, "/upload", bytes(length))
+        assert status == 413
+        assert "5 MB" in answer["error"]
+    assert (
+        ask(server, "/upload", file(numpy.random.default_rng(0).integers(0, 256, (1200, 1200, 3), numpy.uint8)))[0]
+        == 200
+    )
+
+
+def test_lengths_that_are_none(server):
+    for head in (b"Content-Length: -5", b"Content-Length: many", b"Transfer-Encoding: chunked"):
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=120) as connection:
+            connection.sendall(b"POST /upload HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 411")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "", "{", "[]", "3", "null", "[" * 100_000,
+        question(image=3), question(image={}), question(image={"test": -1}), question(image={"test": 1000}), question(image={"test": "x"}),
+        question(image={"pixels": "x"}), question(image={"pixels": "eA=="}), question(image={"pixels": 3}), question(image={"test": 10**400}),
+        question(look="conv9"), question(look=None), question(spline=6), question(spline=-1), question(spline="x"),
+        question(chosen=3), question(chosen={"conv9": [0.5]}), question(chosen={"conv2": [0.5]}), question(chosen={"dense1": [1.5]}),
+        question(chosen={"dense1": ["x"]}), question(chosen={"dense1": 3}), question(chosen={"dense1": [float("nan")]}),
+        question(chosen={"dense1": [float("inf")]}),
+    ],
+    ids=range(28),
+)  # fmt: skip
+def test_questions_that_make_no_sense(server, body):
+    status, answer = ask(server, "/answer", body.encode())
+    assert status == 400
+    assert answer["error"]
+    assert ask(server, "/answer", question())[0] == 200
+
+
+def test_many_at_once(server):
+    """Each thread gets its own answer, steered or not."""
+    expected = {
+        n: ask(server, "/answer", question(image={"test": n}, chosen=chosen(n)))[1]["chances"] for n in range(8)
+    }
+    found = {}
+
+    def work(number):
+        found[number] = [
+            ask(server, "/answer", question(image={"test": number}, chosen=chosen(number)))[1]["chances"]
+            for _ in range(3)
+        ]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [chances] * 3 for number, chances in expected.items()}
+
+
+def chosen(number):
+    return {"dense1": [number / 8]} if number % 2 else {}
+
+
+AUDITED = """
+import atexit, sys
+written = []
+def audit(event, args):
+    if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        written.append(args[:2])
+    if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"):
+        written.append((event, *args))
+sys.addaudithook(audit)
+atexit.register(lambda: print([w for w in written if "__pycache__" not in str(w)]))
+from splinenets.cli import main
+main(["explore", sys.argv[1], "--port", "0"])
+"""
+
+
+def test_nothing_is_written(static_and_spline, tmp_path):
+    """The command opens no file for writing, makes, renames or removes none, and Ctrl-C ends it."""
+    run = static_and_spline[1]
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", AUDITED, run], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as child:
+        try:
+            port = int(re.match(r"http://127\.0\.0\.1:(\d+)/ shows spline", child.stdout.readline())[1])
+            server = SimpleNamespace(server_port=port)
+            assert ask(server, "/")[0] == 200
+            assert ask(server, "/images/train/1.png")[0] == 200
+            assert ask(server, "/upload", b"GIF89a")[0] == 400
+            assert ask(server, "/upload", file(numpy.zeros((30, 30), numpy.uint8)))[0] == 200
+            assert ask(server, "/answer", question(chosen={"dense1": [0.1]}))[0] == 200
+        finally:
+            child.send_signal(signal.SIGINT)
+            rest, _ = child.communicate(timeout=600)
+    assert rest.splitlines() == ["ended", "[]"]
+    assert child.returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hostile_names_are_told_as_plain_text():
+    task = subjects.hostile_task()
+    explorer = Explorer(subjects.hostile_net(task), task, name=HOSTILE[1], model=HOSTILE[2])
+    about = json.loads(json.dumps(explorer.describe()))
+    assert all(name.isprintable() for name in about["classes"])
+    assert about["name"].isprintable()
+    assert len(explorer.answer(task.data.test.images[0], {}, "conv1", 0)["chances"]) == 100
+
+
+def test_colour_and_surfaces():
+    """Three channels, a grey upload, and two positions a spline."""
+    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
+    task = subjects.task_of(images)
+    net = sn.convert(sn.models.resnet(8), "H(4)-C-R3 dims=2", example=task.example(), spread=1.0).eval()
+    explorer = Explorer(net, task, name="colour", model="surface")
+    pixels = explorer.read(file(numpy.full((9, 9), 7, numpy.uint8)))
+    assert pixels.shape == (3, 16, 16)
+    layer = explorer.describe()["layers"][1]
+    assert layer["splines"][3] == "spline 2, dimension 2"
+    values = [None] * len(layer["splines"])
+    values[3] = 0.25
+    answer = explorer.answer(pixels, {layer["name"]: values}, layer["name"], 3)
+    assert answer["positions"][layer["name"]][3] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["explore"], "Missing argument"),
+        (["explore", "nowhere"], "is not a run"),
+        (["explore", "{static}"], "static network without positions"),
+        (["explore", "{newer}"], "has format 2"),
+        (["explore", "{spline}", "--port", "99999"], "--port"),
+        (["explore", "{spline}", "--port", "x"], "--port"),
+    ],
+)
+def test_bad_command_lines(static_and_spline, tmp_path, words, complaint):
+    newer = subjects.changed(static_and_spline[1], tmp_path / "newer", format=2)
+    places = {"{static}": static_and_spline[0], "{spline}": static_and_spline[1], "{newer}": newer}
+    for name, place in places.items():
+        words = [word.replace(name, str(place)) for word in words]
+    code, _, err = call(*words)
+    assert code == 2
+    assert complaint in err
+    assert "Traceback" not in err

@@ -1,0 +1,260 @@
+"""The report: whole, self-contained, inert, and honest about runs that are not."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+import subjects
+from splinenets.analysis import report
+from splinenets.analysis.html import data_block, element, escape
+from splinenets.analysis.text import printable
+from splinenets.training.sealed import read_sealed, write_sealed
+from subjects import HOSTILE
+from test_recipe import call
+
+
+class Parsed(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def write(out, *runs):
+    code, _, err = call("report", *runs, "--out", out)
+    assert code == 0, err
+    assert "Traceback" not in err
+    return out.read_text(encoding="utf-8"), err
+
+
+def assert_inert(page):
+    """Nothing from elsewhere, no handlers, no scripts but ours."""
+    parsed = Parsed(page)
+    assert parsed.tags.count("script") == 2  # the data and the code
+    assert parsed.tags.count("style") == 1
+    assert not {"iframe", "object", "embed", "link", "base", "form", "svg", "b onload"} & set(parsed.tags)
+    for tag, name, value in parsed.attributes:
+        assert not name.startswith("on"), (tag, name)
+        if name in ("src", "href"):
+            assert value.startswith("data:image/"), (tag, value[:40])
+    policy = next(value for _, name, value in parsed.attributes if name == "content" and "default-src" in value)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+    return parsed
+
+
+def test_a_report_of_two_runs(static_and_spline, tmp_path):
+    page, err = write(tmp_path / "report.html", *static_and_spline)
+    assert len(page.encode()) < 8_000_000
+    parsed = assert_inert(page)
+    text = " ".join(parsed.text)
+    for heading in (
+        "Side by side", "Where static and spline disagree", "One layer at a time", "Positions over time",
+        "How evenly splines are used", "Specialisation", "Flow", "Filters along a spline", "Health over epochs",
+        "Cost by layer", "How the runs were made",
+    ):  # fmt: skip
+        assert heading in text
+    assert "has no positions" in text
+    assert "has no positions" in err
+    line = json.loads((static_and_spline[1] / "metrics.jsonl").read_text().splitlines()[-1])
+    assert f"{line['test_accuracy']:.1%}" in text
+    assert re.search(r"torch.*?2\.\d+", text)
+    assert page.count('class="card"') > 0
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert data[0] is None
+    assert [layer["name"] for layer in data[1]["layers"]] == ["conv2", "dense1", "dense2"]
+    assert len(data[1]["layers"][0]["splines"]) == 7  # each of the 6, and all together
+
+
+def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):
+    run = shutil.copytree(static_and_spline[0], tmp_path / "static")
+    code, out, _ = call("report", run)
+    assert code == 0
+    assert str(run / "report.html") in out
+    assert (run / "report.html").is_file()
+
+
+def test_figures_as_files(static_and_spline, tmp_path):
+    code, out, _ = call("figures", static_and_spline[1], "--out", tmp_path / "all")
+    assert code == 0
+    names = ["filters-1", "filters-2", "filters-3", "flow", "health", "positions", "specialization", "utilization"]
+    assert sorted(p.stem for p in (tmp_path / "all").glob("*.svg")) == names
+    assert len(out.splitlines()) == len(names)
+    code, _, _ = call("figures", static_and_spline[1], "--out", tmp_path, "--only", "health", "--format", "png")
+    assert code == 0
+    assert (tmp_path / "health.png").read_bytes().startswith(b"\x89PNG")
+    for words, complaint in (
+        (["--only", "fly"], "choose from positions"),
+        (["--format", "gif"], "choose from svg, png"),
+    ):
+        code, _, err = call("figures", static_and_spline[1], "--out", tmp_path / "none", *words)
+        assert code == 2
+        assert complaint in err
+    code, _, err = call("figures", static_and_spline[0], "--out", tmp_path / "none")
+    assert code == 2
+    assert "static network has no positions" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_one_run_twice_has_two_names(static_and_spline, tmp_path):
+    page, _ = write(tmp_path / "report.html", static_and_spline[0], static_and_spline[0])
+    assert "static (2)" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "shows"),
+    [
+        ({"format": 2}, "format 2", "Positions over time"),
+        ({"format": None}, "format None", "Positions over time"),
+        ({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow"),
+        ({"recipe": {"data": "folder:/nowhere"}}, "/nowhere", "Health over epochs"),
+        ({"recipe": {"new key": 1}}, "new key", "Health over epochs"),
+        ({"recipe": {"width": 8}}, "another network", "Health over epochs"),
+        ({"format": 2, "recipe": {"model": ["a"], "epochs": "many"}, "versions": 3, "command": None}, "format 2", "Side by side"),
+    ],
+)  # fmt: skip
+def test_runs_that_cannot_be_read_whole(static_and_spline, tmp_path, change, says, shows):
+    run = subjects.changed(static_and_spline[1], tmp_path / "run", **change)
+    page, err = write(tmp_path / "report.html", static_and_spline[0], run)
+    assert_inert(page)
+    assert says in err
+    assert says in page
+    assert shows in page
+
+
+def test_a_run_without_checkpoints_and_metrics(static_and_spline, tmp_path):
+    run = shutil.copytree(static_and_spline[1], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    page, err = write(tmp_path / "a.html", run)
+    assert "no checkpoint yet" in err
+    assert "Positions over time" in page
+    (run / "metrics.jsonl").unlink()
+    page, err = write(tmp_path / "b.html", run)
+    assert "0 of 2 epochs" in err
+    assert "How the runs were made" in page
+
+
+def test_metrics_of_all_kinds(static_and_spline, tmp_path):
+    """Broken lines are counted; strange numbers are shown as they are; nothing stops the report."""
+    run = shutil.copytree(static_and_spline[1], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    strange = [
+        "{", "[]", "3", '{"kind": "epoch"}', "\0", "[" * 100_000,
+        json.dumps(last | {"layers": 3}),
+        json.dumps(last | {"layers": [{"layer": "a"}]}),
+        json.dumps(last | {"test_accuracy": "x"}),
+        json.dumps(last | {"test_accuracy": float("nan"), "epoch": 10**30}),
+        json.dumps(last | {"layers": [row | {"histogram": [10**40, -5] * 25, "entropy": float("inf")} for row in last["layers"]]}),
+    ]  # fmt: skip
+    (run / "metrics.jsonl").write_text("\n".join([*lines, *strange]))
+    page, err = write(tmp_path / "report.html", run)
+    assert "9 of its lines of metrics" in err
+    assert_inert(page)
+    assert "Positions over time" in page
+    # a run of before histograms were kept
+    for row in last["layers"]:
+        del row["histogram"]
+    (run / "metrics.jsonl").write_text(json.dumps(last))
+    page, err = write(tmp_path / "report.html", run)
+    assert "no histograms" in err
+    assert "Health over epochs" in page
+    assert "Positions over time" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["report"], "Missing argument"),
+        (["report", "nowhere"], "nowhere is not a run"),
+        (["report", "{tmp}"], "is not a run"),
+        (["report", "{run}", "nowhere"], "nowhere is not a run"),
+        (["report", "{run}", "--out", "{tmp}/report.txt"], "an .html file"),
+        (["report", "{run}", "--out", "{tmp}/folder.html"], "an .html file"),
+        (["report", "{run}", "--out", "{tmp}/no/report.html"], "there is no folder"),
+        (["report", "{damaged}", "--out", "{tmp}/report.html"], "damaged"),
+    ],
+)
+def test_bad_command_lines(static_and_spline, tmp_path, words, complaint):
+    (tmp_path / "folder.html").mkdir()
+    damaged = shutil.copytree(static_and_spline[0], tmp_path / "damaged")
+    (damaged / "run.json").write_text("{}")
+    places = {"{tmp}": tmp_path, "{run}": static_and_spline[0], "{damaged}": damaged}
+    for name, place in places.items():
+        words = [word.replace(name, str(place)) for word in words]
+    code, _, err = call(*words)
+    assert code == 2
+    assert complaint in err
+    assert "Traceback" not in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "folder.html"]
+
+
+def test_no_half_written_file(static_and_spline, tmp_path, monkeypatch):
+    out = tmp_path / "report.html"
+    out.write_text("the old one")
+    monkeypatch.setattr(report, "LARGEST", 1000)
+    code, _, err = call("report", static_and_spline[0], "--out", out)
+    assert code == 2
+    assert "give fewer runs" in err
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "LARGEST", 10**9)
+    monkeypatch.setattr("splinenets.data.files.rename_durably", full)
+    code, _, err = call("report", static_and_spline[0], "--out", out)
+    assert code == 2
+    assert "No space left" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert out.read_text() == "the old one"
+
+
+@pytest.fixture(scope="module")
+def hostile_page():
+    task = subjects.hostile_task()
+    loaded = subjects.hostile_net(task), task
+    records = [subjects.hostile_record(number, loaded) for number in (3, 0)]
+    return report.build(report.observe_all(records), HOSTILE)
+
+
+def test_hostile_names_are_inert(hostile_page):
+    parsed = assert_inert(hostile_page)
+    text = "".join(parsed.text)
+    for name in HOSTILE:
+        assert printable(name) in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_every_hostile_text_is_shown_as_it_is(text):
+    parsed = Parsed(element("p", text, class_=text))
+    assert parsed.tags == ["p"]
+    assert "".join(parsed.text) == printable(text)
+    assert parsed.attributes == [("p", "class", printable(text))]
+    block = data_block("data", {text: [text]})
+    assert Parsed(block).tags == ["script"]
+    content = re.fullmatch(r"<script [^>]*>([^<>&]*)</script>", block)[1]
+    assert json.loads(content) == {text: [text]}
+    assert escape(escape(text)) == escape(text)
+
+
+def test_a_run_in_a_folder_with_a_hostile_name(static_and_spline, tmp_path):
+    run = shutil.copytree(static_and_spline[1], tmp_path / "<img src=x onerror=alert(1)> \udc80 $x$")
+    content = read_sealed(run / "run.json")
+    content["command"] = ["splinenets", *HOSTILE]
+    write_sealed(run / "run.json", content)
+    page, _ = write(tmp_path / "report.html", run)
+    assert_inert(page)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
