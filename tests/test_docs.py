@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import costs, engine_tables
+from benchmarks import costs, engine_tables, information_tables
 
 import splinenets as sn
 import zoo
@@ -52,3 +52,9 @@ def test_the_table_of_converted_networks_is_up_to_date():
 def test_the_tables_of_speed_are_up_to_date():
     text = (DOCS / "performance.md").read_text()
     assert engine_tables.filled(text) == text
+
+
+def test_the_regulariser_tables_and_figure_are_up_to_date():
+    text = (DOCS / "regularizer.md").read_text()
+    assert information_tables.filled(text) == text
+    assert (DOCS / "figures" / "position_histograms.svg").read_text() == information_tables.figure()
