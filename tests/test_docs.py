@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from benchmarks import costs, engine_tables, information_tables
+import pytest
+from benchmarks import costs, engine_tables, information_tables, tables
 
 import splinenets as sn
 import zoo
@@ -47,6 +48,12 @@ def test_the_table_of_converted_networks_is_up_to_date():
         model, images = zoo.build(name)
         conversion = sn.convert(model, "D(3)-C-R3", example=images).conversion
         assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_the_tables_of_trainings_are_what_the_result_files_say(page):
+    marker, make = tables.PAGES[page]
+    assert tables.section((DOCS / page).read_text(), marker)[0] == make()
 
 
 def test_the_tables_of_speed_are_up_to_date():

@@ -73,6 +73,7 @@ CASES = {
     "tradeoff": lambda: figures.tradeoff([point("static"), point("spline", macs=2 * 10**6)]),
     "tradeoff of one, never right": lambda: figures.tradeoff([point(accuracy=0.0)]),
     "tradeoff without numbers": lambda: figures.tradeoff([point(accuracy=math.nan, samples=0, macs=0)]),
+    "tradeoff without latency": lambda: figures.tradeoff([point("static"), point("spline", latency=None)]),
     "tradeoff of many": lambda: figures.tradeoff([point(name) for name in HOSTILE[:12]]),
     "health": lambda: figures.health_over_epochs(epochs()),
     "health of many layers": lambda: figures.health_over_epochs(epochs(100, 31)),

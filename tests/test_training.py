@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from runs import recipe, tiny_task, train
+from splinenets.data import load
 from splinenets.layers import SplineLayer
 from splinenets.training import Watcher
-from splinenets.training.build import build_network, build_optimizer
+from splinenets.training.build import build_network, build_optimizer, choose_images
 from splinenets.training.diagnose import first_bad_layer
 from splinenets.training.precision import resolve
 from test_recipe import call
@@ -160,3 +161,17 @@ def test_wheel_runs_elsewhere(tmp_path):
     done = run(sys.executable, "-m", "splinenets", "train", "demo", *SMALL, PYTHONPATH=str(tmp_path / "site"))
     assert "4 steps, best test accuracy" in done.stdout
     assert (tmp_path / "runs/demo-D5-D-R3/metrics.jsonl").exists()
+
+
+def test_images_are_chosen_and_held_out():
+    whole = load("embedded")
+    part = choose_images(whole, images=100, held_out=50)
+    assert torch.equal(part.train.images, whole.train.images[:100])
+    assert torch.equal(part.test.images, whole.train.images[-50:])
+    assert torch.equal(part.test.labels, whole.train.labels[-50:])
+    assert len(choose_images(whole, held_out=50).train.labels) == len(whole.train.labels) - 50
+    assert choose_images(whole).test is whole.test
+    with pytest.raises(ValueError, match="too few to train on 5951 and hold out 50"):
+        choose_images(whole, images=5951, held_out=50)
+    with pytest.raises(ValueError, match="too few to train on some and hold out 6000"):
+        choose_images(whole, held_out=6000)

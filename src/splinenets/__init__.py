@@ -11,6 +11,7 @@ from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, steer, trace
+from .pretrained import pretrained
 from .regularizer import MutualInformation
 from .spec import SplineSpec, Tree
 
@@ -40,6 +41,7 @@ __all__ = [
     "health",
     "load_export",
     "models",
+    "pretrained",
     "steer",
     "strategy",
     "trace",

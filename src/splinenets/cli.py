@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import bench, data, demo, explore, export, profile, report, train
+from .commands import bench, data, demo, explore, export, profile, report, reproduce, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
 app.command(epilog=explore.EXAMPLES)(explore.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.add_typer(bench.app, name="bench", help="Measure: ratios side by side, in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 

@@ -63,7 +63,7 @@ class Point:
     samples: int  # on which accuracy was measured
     macs: int
     parameters: int
-    latency: float  # seconds
+    latency: float | None = None  # seconds
 
 
 @styled
@@ -218,12 +218,14 @@ def filters_along(layer: SplineLayer, name: str = "", splines: Sequence[int] | N
 
 @styled
 def tradeoff(points: Sequence[Point]) -> Figure:
-    """Accuracy against multiply-accumulates, parameters and measured latency."""
+    """Accuracy against multiply-accumulates, parameters and, where all have it, measured latency."""
     from matplotlib.figure import Figure
 
+    measures = [("MACs", "macs", 1.0), ("parameters", "parameters", 1.0), ("latency, ms", "latency", 1e3)]
+    if any(point.latency is None for point in points):
+        measures.pop()
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    measures = (("MACs", "macs", 1.0), ("parameters", "parameters", 1.0), ("latency, ms", "latency", 1e3))
+    axes = figure.subplots(1, len(measures), sharey=True)
     for axis, (label, attribute, scale) in zip(axes, measures, strict=True):
         for number, point in enumerate(points):
             error = math.sqrt(max(point.accuracy * (1 - point.accuracy), 0) / max(point.samples, 1))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..convert import convert
-from ..data import Augmentation, Dataset, augmentation, load, statistics
+from ..data import Augmentation, Dataset, Split, augmentation, load, statistics
 from ..layers import SplineLayer
 from ..models import lenet, resnet
 from ..regularizer import MutualInformation
@@ -43,9 +43,24 @@ class Task:
 def load_task(recipe: Recipe) -> Task:
     """Load and verify the data of a recipe."""
     data = load(recipe.data, size=recipe.image_size if recipe.data.startswith("folder:") else None)
+    data = choose_images(data, recipe.images, recipe.held_out)
     mean, deviation = statistics(data.train.images)
     augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
     return Task(data=data, augment=augment, dtype=DTYPES.get(recipe.precision, torch.float32))
+
+
+def choose_images(data: Dataset, images: int = 0, held_out: int = 0) -> Dataset:
+    """The first ``images`` to train on (0: all), and, if any are ``held_out``, the last so many as test images."""
+    pixels, labels = data.train.images, data.train.labels
+    left = len(labels) - held_out
+    if left < max(images, 1):
+        raise ValueError(
+            f"{data.name} has {len(labels)} training images, too few to train on {images or 'some'} "
+            f"and hold out {held_out}"
+        )
+    test = Split(pixels[left:], labels[left:]) if held_out else data.test
+    train = Split(pixels[: images or left], labels[: images or left])
+    return replace(data, train=train, test=test)
 
 
 def build_network(recipe: Recipe, task: Task) -> nn.Module:

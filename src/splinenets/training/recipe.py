@@ -18,6 +18,8 @@ ANNEALS = ("one-cycle", "steps")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
+    "images": (0, 1_000_000_000),
+    "held_out": (0, 1_000_000_000),
     "width": (1, 1024),
     "depth": (8, 1202),
     "dropout": (0, 0.99),
@@ -45,6 +47,9 @@ class Recipe:
 
     data              a data set's name, or folder:PATH
     image_size        of the images in a folder, in pixels
+    images            train on the first so many images; 0: on all
+    held_out          test on so many images from the end of the training set, which are then not trained on, instead
+                      of the test set: for choosing among recipes; 0: on the test set
     augment           none, crop-flip or affine-elastic
     network           lenet or resnet
     width             filters in LeNet's first convolution
@@ -73,6 +78,8 @@ class Recipe:
     name: str
     data: str = "embedded"
     image_size: int = 32
+    images: int = 0
+    held_out: int = 0
     augment: str = "none"
     network: str = "lenet"
     width: int = 32

@@ -1,0 +1,59 @@
+"""``python -m benchmarks.tables``: writes the tables of trainings in docs/ anew, from benchmarks/results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchmarks.search import RESULTS, TRIALS, file_name
+from splinenets.reproduce import EXPERIMENTS, collect, read_result, table
+
+ROOT = Path(__file__).parent.parent
+REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
+SCALE = "standard"
+
+
+def reproduced() -> str:
+    """A table for each experiment of the paper."""
+    return "\n\n".join(
+        f"### {experiment.title}\n\n`splinenets reproduce {name}`\n\n"
+        + table(experiment, collect(experiment, REPRODUCED / name / SCALE))
+        for name, experiment in EXPERIMENTS.items()
+    )
+
+
+def searched() -> str:
+    """A line for each trial of the search."""
+    lines = ["| | held-out accuracy, % | held-out loss | train loss |", "|---|---|---|---|"]
+    for name in TRIALS:
+        file = RESULTS / f"{file_name(name)}.json"
+        if not file.exists():
+            lines.append(f"| {name} | not run yet | | |")
+            continue
+        last = read_result(file).epochs[-1]
+        numbers = f"{100 * last['test_accuracy']:.2f} | {last['test_loss']:.3f} | {last['train_loss']:.3f}"
+        lines.append(f"| {name} | {numbers} |")
+    return "\n".join(lines)
+
+
+PAGES = {"results.md": ("splinenets reproduce", reproduced), "decisions.md": ("benchmarks.search", searched)}
+
+
+def section(page: str, marker: str) -> re.Match[str]:
+    """What stands between ``<!-- marker -->`` and ``<!-- end -->`` in a page."""
+    found = re.search(rf"(?<=<!-- {re.escape(marker)} -->\n).*?(?=\n<!-- end -->)", page, flags=re.DOTALL)
+    if found is None:
+        raise ValueError(f"the page has no <!-- {marker} --> with an <!-- end -->")
+    return found
+
+
+def main() -> None:
+    for name, (marker, tables) in PAGES.items():
+        path = ROOT / "docs" / name
+        text = path.read_text()
+        old = section(text, marker)
+        path.write_text(text[: old.start()] + tables() + text[old.end() :])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""``splinenets reproduce``: the paper's experiments, each SplineNet beside its static twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLES = (
+    "Examples: [bold]splinenets reproduce mnist --scale quick[/bold], "
+    "[bold]splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'[/bold]"
+)
+NAMES = "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, utilization"
+COMMAND = "splinenets reproduce"
+ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")
+RESULTS = typer.Option(Path("results"), help="Where result files go: OUT/NAME/SCALE.")
+RUNS = typer.Option(Path("runs/reproduce"), help="Where trainings keep their checkpoints.")
+FIGURE = typer.Option(None, metavar="FILE.svg", help="Draw accuracy against MACs and parameters.")
+
+
+def reproduce(
+    name: str = typer.Argument(metavar="NAME", help=f"One of {NAMES}."),
+    scale: str = typer.Option("standard", help="quick (minutes), standard (hours on two cores) or paper."),
+    seeds: int | None = typer.Option(None, help="How many; default: as in docs/results.md."),
+    only: list[str] | None = ONLY,
+    out: Path = RESULTS,
+    runs: Path = RUNS,
+    figure: Path | None = FIGURE,
+) -> None:
+    """Train the networks of one section of the paper, and print its table.
+
+    What is done is skipped, and what was cut off goes on where it stopped. Each training leaves a small result file.
+    """
+    from ..reproduce import collect, draw, find, record, table, trials
+    from .display import Display
+
+    todo = trials(name, scale, seeds, only or ())
+    folder = out / name / scale
+    for number, trial in enumerate(todo, 1):
+        file = folder / f"{trial.name}.json"
+        done = file.exists()
+        display = Display(trial.name)
+        try:
+            result = record(
+                trial.recipe, runs / name / scale / trial.name, file, f"{COMMAND} {name} --scale {scale}", display
+            )
+        finally:
+            display.end()
+        how = "done before" if done else f"{result.seconds:.0f} s"
+        typer.echo(f"{number} of {len(todo)}: {trial.name}: {result.accuracy:.2%}, {how}", err=True)
+    experiment, results = find(name), collect(find(name), folder)
+    typer.echo(f"{experiment.title}, {scale}\n\n{table(experiment, results)}\n")
+    typer.echo(f"Mean and standard deviation over seeds, after the last epoch. Results: {folder}", err=True)
+    if figure:
+        draw(results, figure)
+        typer.echo(f"Figure: {figure}", err=True)

@@ -1,0 +1,69 @@
+"""Trained networks that ship with the package, for a first look without training: nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .convert import convert
+from .data import augmentation
+from .models import build
+
+FOLDER = Path(__file__).parent / "trained"
+
+
+def pretrained(name: str) -> nn.Module:
+    """A trained network in eval mode, such as "fashion-mnist/D(5)-D-R3".
+
+    ``net.prepare(images)`` makes of uint8 images (N, C, H, W) what ``net(...)`` wants, ``net.classes`` are the names of
+    its answers, and ``net.card`` says how it was trained and how well it does.
+    """
+    path = FOLDER / file_name(name)
+    if name not in names():
+        raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(names())}")
+    card, weights = _read(path)
+    channels, size = card["channels"], card["image_size"]
+    net: nn.Module = build(card["network"], in_channels=channels, image_size=size, classes=len(card["classes"]))
+    if card["model"] != "static":
+        net = convert(net, card["model"], example=torch.zeros(1, channels, size, size), skip=card["plain"])
+    net.load_state_dict(weights)
+    prepare = augmentation(card["augment"], mean=card["mean"], std=card["std"]).evaluate
+    net.prepare, net.classes, net.card = prepare, tuple(card["classes"]), card  # type: ignore[assignment]
+    return net.eval()
+
+
+def names() -> list[str]:
+    """What ships with the package."""
+    return sorted(_card(path)["name"] for path in FOLDER.glob("*.safetensors"))
+
+
+def save(card: dict[str, Any], weights: dict[str, Tensor], folder: Path = FOLDER) -> Path:
+    """Write a trained network: its card is part of the file."""
+    from safetensors.torch import save_file
+
+    path = folder / file_name(card["name"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(weights, path, metadata={"card": json.dumps(card)})
+    return path
+
+
+def file_name(name: str) -> str:
+    """fashion-mnist/D(5)-D-R3 -> fashion-mnist_D5-D-R3.safetensors."""
+    return name.translate({ord("/"): "_", ord("("): None, ord(")"): None}) + ".safetensors"
+
+
+def _card(path: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["card"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors.torch import load_file
+
+    return _card(path), load_file(path)

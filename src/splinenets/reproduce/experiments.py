@@ -1,0 +1,217 @@
+"""The grids of the paper's sections, as data: what is trained, at which scale, and what the paper says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..training.parsing import nearest
+from ..training.recipe import STATIC, Recipe
+from ..training.recipes import load_recipe
+
+Settings = Mapping[str, Any]
+
+SCALES = {
+    "quick": "minutes, on a few images that ship with the package: shows that all of it runs, and nothing else",
+    "standard": "hours, on two cores",
+    "paper": "the paper's hyperparameters and budget",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One network of an experiment.
+
+    settings  what it changes in the experiment's recipe
+    twin      the row of the plain network that stands beside it: the same training, only without splines
+    paper     its accuracy in the paper, in percent
+    """
+
+    name: str
+    settings: Settings
+    twin: str = ""
+    paper: float | None = None
+
+    @property
+    def slug(self) -> str:
+        """Its name as part of a file's name."""
+        return "-".join(re.sub("[(),]", "", self.name.replace(" = ", "=")).split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A section of the paper. ``layers`` names those whose positions it is about; without any it is about accuracy."""
+
+    title: str
+    recipe: str
+    rows: tuple[Row, ...]
+    quick: Settings
+    standard: Settings
+    seeds: int = 1
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training: a row, with one of its seeds."""
+
+    row: Row
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.row.slug}-seed{self.recipe.seed}"
+
+
+def _static(name: str, paper: float | None = None, **settings: Any) -> Row:
+    return Row(name=name, settings={"model": STATIC, **settings}, paper=paper)
+
+
+def _splines(
+    specs: Sequence[str], twin: str, paper: Mapping[str, float] | None = None, suffix: str = "", **settings: Any
+) -> tuple[Row, ...]:
+    return tuple(
+        Row(name=spec + suffix, settings={"model": spec, **settings}, twin=twin, paper=(paper or {}).get(spec))
+        for spec in specs
+    )
+
+
+LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
+RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
+RESNET_STANDARD = {"epochs": 12}
+KNOTS = (2, 3, 4, 5)
+ORIGINAL, AUGMENTED = ", original", ", augmented"
+
+EXPERIMENTS = {
+    "mnist": Experiment(
+        title="MNIST",
+        recipe="mnist-lenet",
+        rows=(
+            _static("LeNet-32, original", 99.52, augment="none"),
+            *_splines(["H(2)-D-R3"], "LeNet-32, original", {"H(2)-D-R3": 99.61}, ORIGINAL, augment="none"),
+            _static("LeNet-32, augmented", 99.60),
+            *_splines(
+                ["H(2)-D-R3", "H(4)-D-R3"],
+                "LeNet-32, augmented",
+                {"H(2)-D-R3": 99.65, "H(4)-D-R3": 99.71},
+                AUGMENTED,
+            ),
+        ),
+        quick=LENET_QUICK,
+        standard={},
+    ),
+    "fashion-specialization": Experiment(
+        title="Fashion-MNIST, specialization of positions",
+        recipe="fashion-lenet",
+        rows=(
+            _static("LeNet"),
+            *(
+                Row(
+                    name=f"D(5)-D-R3, w = {weight:g}",
+                    settings={"model": "D(5)-D-R3", "utilization": weight, "specialization": weight},
+                    twin="LeNet",
+                )
+                for weight in (0.0, 0.05, 0.2, 1.0)
+            ),
+        ),
+        quick=LENET_QUICK,
+        standard={"width": 16, "epochs": 6},
+        seeds=3,
+        layers=("conv2", "dense1"),
+    ),
+    "cifar10-lenet": Experiment(
+        title="CIFAR-10, LeNet",
+        recipe="cifar10-lenet",
+        rows=(
+            *(_static(f"LeNet-{width}", width=width) for width in (32, 64, 128)),
+            *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
+        ),
+        quick=LENET_QUICK,
+        standard={"epochs": 6},
+        seeds=2,
+    ),
+    "cifar10-resnet-knots": Experiment(
+        title="CIFAR-10, ResNet, the number of knots",
+        recipe="cifar10-resnet",
+        rows=(
+            _static("ResNet-32", 92.5),
+            *_splines(
+                [f"{kind}({k})-C-R3" for kind in "DH" for k in KNOTS],
+                "ResNet-32",
+                {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4},
+            ),
+        ),
+        quick=RESNET_QUICK,
+        standard=RESNET_STANDARD,
+    ),
+    "cifar10-resnet-options": Experiment(
+        title="CIFAR-10, ResNet, decisions and ranks",
+        recipe="cifar10-resnet",
+        rows=(
+            _static("ResNet-32", 92.5),
+            _static("ResNet-110", 93.6, depth=110),
+            *_splines(
+                [f"{kind}(5)-{decision}-{rank}" for kind in "DH" for decision in "CD" for rank in ("R4", "R3")],
+                "ResNet-32",
+                {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6},
+            ),
+        ),
+        quick=RESNET_QUICK,
+        standard=RESNET_STANDARD,
+    ),
+    "utilization": Experiment(
+        title="Fashion-MNIST, utilization of positions",
+        recipe="fashion-lenet",
+        rows=tuple(
+            Row(
+                name=name,
+                settings={"model": "D(5)-D-R3", "bins": bins, "utilization": weight, "specialization": 0.0},
+            )
+            for name, bins, weight in (
+                ("without regulariser", 50, 0.0),
+                *((f"B = {bins}", bins, 0.2) for bins in (2, 3, 5, 50)),
+            )
+        ),
+        quick=LENET_QUICK,
+        standard={"width": 16, "epochs": 3},
+        layers=("conv2", "dense1"),
+    ),
+}
+
+
+def find(name: str) -> Experiment:
+    """An experiment by name."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {name!r}{nearest(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def trials(name: str, scale: str, seeds: int | None = None, only: Sequence[str] = ()) -> list[Trial]:
+    """Everything an experiment trains: each row with seeds 0, 1, ... (default: as many as its tables have).
+
+    ``only`` picks rows by patterns of their names.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
+    experiment = find(name)
+    for pattern in only:
+        if not any(fnmatchcase(row.name, pattern) for row in experiment.rows):
+            raise ValueError(f"no row of {name} fits {pattern!r}{nearest(pattern, [r.name for r in experiment.rows])}")
+    if seeds is None:
+        seeds = 1 if scale == "quick" else experiment.seeds
+    if seeds < 1:
+        raise ValueError(f"seeds must be 1 or more, got {seeds}")
+    return list(_trials(experiment, scale, seeds, only or ("*",)))
+
+
+def _trials(experiment: Experiment, scale: str, seeds: int, only: Sequence[str]) -> Iterator[Trial]:
+    shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
+    schedule = "paper" if scale == "paper" else "fast"
+    for seed in range(seeds):  # the first seed of everything comes first
+        for row in experiment.rows:
+            if any(fnmatchcase(row.name, pattern) for pattern in only):
+                yield Trial(row, load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings}))

@@ -1,0 +1,108 @@
+"""Train a recipe once and keep what came out as a small JSON file, which is all that tables and figures read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..cost import cost
+from ..data.files import replacing
+from ..training.build import build_network, load_task
+from ..training.recipe import Recipe
+from ..training.run import Run
+from ..training.runner import train
+from ..training.watcher import Watcher
+
+KEPT = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one training came to.
+
+    epochs       for each epoch its losses and accuracies
+    layers       the health of each spline layer's positions at the end
+    test_images  on which accuracy was measured
+    parameters   of the deployed network, and its ``macs`` for one sample
+    seconds      that the epochs took, in which the machine may have had other things to do
+    """
+
+    recipe: dict[str, Any]
+    epochs: list[dict[str, float]]
+    layers: list[dict[str, Any]]
+    test_images: int
+    parameters: int
+    macs: int
+    seconds: float
+    threads: int
+    precision: str
+    versions: dict[str, str]
+    command: str
+
+    @property
+    def accuracy(self) -> float:
+        """After the last epoch: the best epoch would have been chosen by looking at the test set."""
+        return self.epochs[-1]["test_accuracy"]
+
+
+def record(recipe: Recipe, run: Path, file: Path, command: str, watcher: Watcher | None = None) -> Result:
+    """Train a recipe in the folder ``run`` and write ``file``, unless it is there; what was cut off goes on.
+
+    ``command`` is what the file says of its making. A file of another recipe is an error: results of different recipes
+    never stand under one name.
+    """
+    if file.exists():
+        result = read_result(file)
+        _same(recipe, result, file)
+        return result
+    train(recipe, run, resume=True, watcher=watcher)
+    result = summarize(recipe, run, command)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as opened:
+        opened.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
+    return result
+
+
+def summarize(recipe: Recipe, run: Path, command: str) -> Result:
+    """What a finished run's folder tells."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    timings = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
+    about = Run(run).read()
+    task = load_task(recipe)
+    price = cost(build_network(recipe, task).eval(), task.example(1))
+    return Result(
+        recipe=recipe.as_dict(),
+        epochs=[{key: line[key] for key in KEPT} for line in epochs],
+        layers=epochs[-1].get("layers", []),
+        test_images=len(task.data.test.labels),
+        parameters=price.parameters,
+        macs=price.macs,
+        seconds=round(sum(line["seconds"] for line in timings), 1),
+        threads=torch.get_num_threads(),
+        precision=about["precision"],
+        versions=about["versions"],
+        command=command,
+    )
+
+
+def read_result(file: Path) -> Result:
+    """A result out of its file."""
+    try:
+        return Result(**json.loads(file.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file} is not a result: {error}") from None
+
+
+def _same(recipe: Recipe, result: Result, file: Path) -> None:
+    before = Recipe.from_dict(result.recipe, str(file)).as_dict()  # fields that are younger than the file have defaults
+    for key, value in recipe.as_dict().items():
+        if before[key] != value:
+            raise ValueError(
+                f"{file} holds a result with {key}={before[key]!r}, now {key} is {value!r}: "
+                f"remove it, or choose another --out"
+            )

@@ -1,0 +1,161 @@
+"""The paper's experiments as data; what is done is skipped, what was cut off goes on, and tables say what is missing."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+
+from splinenets.commands.reproduce import NAMES
+from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, table, trials
+from splinenets.stopped import Stopped
+from splinenets.training import Watcher, load_recipe
+from test_recipe import call
+
+SMALL = {"width": 2, "images": 300, "batch": 100, "epochs": 2, "precision": "float32"}
+
+
+def recipe(**changes):
+    return load_recipe("demo", **(SMALL | changes))
+
+
+class Interrupt(Watcher):
+    """Ctrl-C after some steps."""
+
+    def __init__(self, after):
+        self.after, self.first = after, None
+
+    def begin(self, step, steps, batch):
+        self.first = step
+
+    def step(self, step, loss, accuracy):
+        if step == self.after:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_grid_has_its_recipes_and_static_twins(name, scale):
+    experiment, grid = find(name), trials(name, scale, seeds=2)
+    names = [row.name for row in experiment.rows]
+    assert len({trial.name for trial in grid}) == len(grid) == 2 * len(names)
+    recipes = {(trial.row.name, trial.recipe.seed): trial.recipe for trial in grid}
+    splines = {"model", "plain", "utilization", "specialization"}
+    for row in experiment.rows:
+        if row.twin:
+            own, twin = recipes[row.name, 0].as_dict(), recipes[row.twin, 0].as_dict()
+            assert twin["model"] == "static"
+            assert {key for key in own if own[key] != twin[key]} <= splines
+    if scale == "quick":
+        assert {trial.recipe.data for trial in grid} == {"embedded"}
+
+
+def test_seeds_and_rows_can_be_chosen():
+    assert len(trials("fashion-specialization", "standard")) == 15
+    assert len(trials("fashion-specialization", "quick")) == 5
+    chosen = trials("cifar10-lenet", "standard", 2, ["LeNet-32", "D(5)*"])
+    assert [t.name for t in chosen] == ["LeNet-32-seed0", "D5-D-R3-seed0", "LeNet-32-seed1", "D5-D-R3-seed1"]
+
+
+def test_the_help_names_every_experiment():
+    assert NAMES.split(", ") == list(EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mist"], "unknown experiment 'mist', did you mean 'mnist'?"),
+        (["mnist", "--scale", "quik"], "unknown scale 'quik', did you mean 'quick'?"),
+        (["mnist", "--only", "LeNet-64"], "no row of mnist fits 'LeNet-64'"),
+        (["mnist", "--seeds", "0"], "seeds must be 1 or more, got 0"),
+    ],
+)
+def test_wrong_words_are_one_sentence(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("reproduce", *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_is_trained_once(tmp_path):
+    file, begun = tmp_path / "results/x.json", Interrupt(-1)
+    result = record(recipe(), tmp_path / "run", file, "command", begun)
+    assert begun.first == 0
+    assert read_result(file) == result
+    assert len(result.epochs) == 2
+    assert result.accuracy == result.epochs[-1]["test_accuracy"]
+    assert [layer["layer"] for layer in result.layers] == ["conv2", "dense1", "dense2"]
+    assert result.threads == 1
+    assert result.versions["torch"]
+    before, again = file.stat().st_mtime_ns, Interrupt(-1)
+    assert record(recipe(), tmp_path / "elsewhere", file, "another", again) == result
+    assert again.first is None
+    assert file.stat().st_mtime_ns == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_training_that_was_cut_off_goes_on(tmp_path):
+    whole = record(recipe(), tmp_path / "whole", tmp_path / "whole.json", "")
+    with pytest.raises(Stopped):
+        record(recipe(), tmp_path / "run", tmp_path / "x.json", "", Interrupt(2))
+    assert not (tmp_path / "x.json").exists()
+    rest = Interrupt(-1)
+    result = record(recipe(), tmp_path / "run", tmp_path / "x.json", "", rest)
+    assert rest.first == 3
+    assert (result.epochs, result.layers) == (whole.epochs, whole.layers)
+
+
+def test_results_of_two_recipes_never_share_a_name(tmp_path):
+    record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "")
+    with pytest.raises(ValueError, match=r"holds a result with learning_rate=0.1, now learning_rate is 0.2"):
+        record(recipe(epochs=1, learning_rate=0.2), tmp_path / "run", tmp_path / "x.json", "")
+    (tmp_path / "x.json").write_text('{"recipe": {}}')
+    with pytest.raises(ValueError, match="is not a result"):
+        record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "")
+
+
+def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
+    experiment = find("mnist")
+    made = record(recipe(epochs=1, width=2), tmp_path / "run", tmp_path / "x.json", "")
+
+    def put(name, seed, accuracy):
+        last = made.epochs[-1] | {"test_accuracy": accuracy}
+        result = replace(made, recipe=made.recipe | {"seed": seed}, epochs=[last])
+        (tmp_path / f"{name}-seed{seed}.json").write_text(json.dumps(vars(result)))
+
+    put("LeNet-32-original", 0, 0.990)
+    put("LeNet-32-original", 1, 0.992)
+    put("H2-D-R3-original", 0, 0.995)
+    put("H2-D-R3-original", 1, 0.994)
+    lines = table(experiment, collect(experiment, tmp_path)).splitlines()
+    assert len(lines) == 2 + len(experiment.rows)
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| LeNet-32, original | 99.52 | 99.10 ± 0.14 |  | 2 | 1 |")
+    assert lines[3].startswith("| H(2)-D-R3, original | 99.61 | 99.45 ± 0.07 | +0.35 ± 0.21 (+0.50, +0.20) | 2 | 1 |")
+    assert lines[4].startswith("| LeNet-32, augmented | 99.60 | not run yet |  |")
+
+
+def test_the_command_trains_skips_and_prints_its_table(tmp_path):
+    words = ["reproduce", "utilization", "--scale", "quick", "--only", "B = 2", "--out", tmp_path / "out"]
+    words += ["--figure", tmp_path / "figure.svg", "--runs"]
+    code, out, err = call(*words, tmp_path / "runs")
+    assert code == 0
+    assert "Fashion-MNIST, utilization of positions, quick" in out
+    assert "| B = 2 |  |" in out
+    assert "| B = 3 |  | not run yet |" in out
+    assert "1 of 1: B=2-seed0" in err
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    code, again, err = call(*words, tmp_path / "runs")
+    assert code == 0
+    assert again == out
+    assert "done before" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_quick(name, tmp_path):
+    code, out, _ = call("reproduce", name, "--scale", "quick", "--out", tmp_path / "out", "--runs", tmp_path / "runs")
+    assert code == 0
+    assert "not run yet" not in out
+    assert len(list((tmp_path / "out" / name / "quick").iterdir())) == len(EXPERIMENTS[name].rows)
