@@ -43,6 +43,7 @@ def test_exports_equal_the_network(name, spec, to, purpose, tmp_path):
     path = tmp_path / f"net.{to}"
     made = sn.export(net, some, path, purpose=purpose, metadata={"classes": list("abcdefghij")})
     assert made.metadata["difference"] < 1e-4
+    assert made.metadata["agreeing"] == len(some)
     exported = check(path, net, some)
     assert exported.metadata["classes"] == list("abcdefghij")
     assert exported.metadata["input"] == list(some.shape[1:])
@@ -192,7 +193,7 @@ def test_from_a_run_to_a_file(tmp_path):
     for to in FORMATS:
         code, out, err = call("export", run, "--to", to, "--for", "throughput")
         assert code == 0, err
-        assert "the same answers on 1,000 test images" in out
+        assert "the same answer on 1,000 of 1,000 test images" in out
     about = sn.load_export(run / "throughput.onnx").metadata
     assert about["classes"] == list(sn.data.load("embedded").classes)
     assert about["preparation"]["kind"] == "normalise"

@@ -43,7 +43,8 @@ def export(
     exported = write(net, images, path, to=to, purpose=purpose, knots=knots, metadata=about)
     typer.echo(
         f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
-        f"the same answers on {len(images):,} test images, to {exported.metadata['difference']:.0e}"
+        f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
+        f"logits to {exported.metadata['difference']:.0e}"
     )
 
 

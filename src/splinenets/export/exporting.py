@@ -35,7 +35,8 @@ def export(
 ) -> Exported:
     """Write a network for another runtime, after loading it back and comparing it with the original on the example.
 
-    What comes back is the network as it was loaded; ``metadata["difference"]`` is the largest difference found.
+    What comes back is the network as it was loaded; its metadata also has the largest "difference" of a logit, and how
+    many answers are "agreeing": all, unless two classes are as close as the tolerance.
 
     example   images (N, C, H, W), as the network sees them; the more there are, the stricter the check
     to        "onnx", "pt2" or "native"; None: what the file's name ends with, .onnx, .pt2 or .native
@@ -68,14 +69,14 @@ def export(
     with naming_layers(deployed) as obstacles:
         content = chosen.dump(deployed, example, PURPOSES[purpose], text, obstacles)
     exported = chosen.load(content, 1)
-    difference = compare(exported, example, expected)
+    difference, agreeing = compare(exported, example, expected)
     with replacing(path) as file:
         file.write(content)
-    return Exported({**exported.metadata, "difference": difference}, exported.forward)
+    return Exported({**exported.metadata, "difference": difference, "agreeing": agreeing}, exported.forward)
 
 
-def compare(exported: Exported, images: Tensor, expected: Tensor) -> float:
-    """The largest difference from the expected logits; too large a one, or another answer, is an error."""
+def compare(exported: Exported, images: Tensor, expected: Tensor) -> tuple[float, int]:
+    """The largest difference of a logit, and how many answers agree; more than the tolerance is an error."""
     batches = BATCHES if PURPOSES[exported.metadata["purpose"]] else (1,)
     found = torch.cat([exported(part) for part in _cut(images, batches)])
     difference = (found - expected).abs().max().item()
@@ -87,7 +88,7 @@ def compare(exported: Exported, images: Tensor, expected: Tensor) -> float:
     chosen = expected.gather(1, found.argmax(1, keepdim=True)).squeeze(1)
     if (expected.amax(1) - chosen > 2 * allowed).any():
         raise ValueError("the export gives another answer than the network: not written")
-    return difference
+    return difference, int((found.argmax(1) == expected.argmax(1)).sum())
 
 
 def _cut(images: Tensor, batches: tuple[int, ...]) -> list[Tensor]:
