@@ -16,6 +16,7 @@ test-all: lint
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.engine
+	@$(BIN)/python -m benchmarks.regularizer
 
 lint: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }

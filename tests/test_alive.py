@@ -52,6 +52,7 @@ def train(net, data, steps, batch=64):
         loss = F.cross_entropy(net(images[pick]), labels[pick])
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1)  # at the first steps a deep hierarchical net is unstable
         optimizer.step()
         losses.append(loss.item())
     return sum(losses[-50:]) / 50

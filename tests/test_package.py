@@ -15,8 +15,9 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
-    "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "regularizer",
-    "health", "cost", "models", "data", "pretrained", "training", "analysis", "export", "bench", "reproduce", "commands", "cli",
+    "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "storage",
+    "deploy", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
+    "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from . import data, models
 from .basis import bspline_basis
 from .convert import Conversion, convert
 from .cost import Cost, cost
+from .deploy import deploy
+from .export import export, load_export
 from .fold import collapse, fold_batchnorm
 from .health import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
@@ -33,8 +35,11 @@ __all__ = [
     "convert",
     "cost",
     "data",
+    "deploy",
+    "export",
     "fold_batchnorm",
     "health",
+    "load_export",
     "models",
     "pretrained",
     "steer",

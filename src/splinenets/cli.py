@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import bench, data, demo, explore, profile, report, reproduce, train
+from .commands import bench, data, demo, explore, export, profile, report, reproduce, train
 from .stopped import Stopped
 
 app = typer.Typer(
@@ -24,8 +24,9 @@ app.command(epilog=report.REPORT_EXAMPLES)(report.report)
 app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
 app.command(epilog=explore.EXAMPLES)(explore.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
+app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.add_typer(bench.app, name="bench", help="Measure, side by side and in one run.")
+app.add_typer(bench.app, name="bench", help="Measure: ratios side by side, in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 
 

@@ -28,6 +28,7 @@ class SplineLayer(Level):
     torch_layer: type[nn.Module]  # whose place this layer takes
     weight: Any  # a Parameter, or None where knots are independent
     bias: Any  # a Parameter, or None
+    projection: Any  # a Projection, or what ``deploy`` makes of it
     channel_dim: int
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:

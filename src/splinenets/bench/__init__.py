@@ -1,1 +1,1 @@
-"""Measurements: always side by side in one run, interleaved, medians."""
+"""Measurements: everything that is compared is measured in turn, in one run."""

@@ -13,7 +13,10 @@ TRAIN_EXAMPLES = (
     "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
     "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
 )
-EVALUATE_EXAMPLES = "Example: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold]"
+EVALUATE_EXAMPLES = (
+    "Examples: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold], "
+    "[bold]splinenets evaluate runs/demo-D5-D-R3/latency.onnx[/bold]"
+)
 SET = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe; may be given several times.")
 TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or another that Accelerate knows.")
 
@@ -66,10 +69,15 @@ def train(
 
 
 def evaluate(
-    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run, or a file that was exported from one."),  # noqa: B008
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
-    """Test a trained network: accuracy, loss, and the health of its positions."""
+    """Test a trained network: accuracy, loss, and the health of its positions. Of an exported file, its accuracy."""
+    if run.is_file():
+        from .export import evaluate_file
+
+        evaluate_file(run)
+        return
     from ..training.evaluation import judge, score
     from ..training.precision import accelerate_with
     from ..training.ranks import part

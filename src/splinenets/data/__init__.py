@@ -1,6 +1,6 @@
 """Data sets, in memory as uint8: where they come from, how they are checked, batched and augmented."""
 
-from .augment import Augmentation, augmentation, statistics
+from .augment import Augmentation, augmentation, prepare, statistics
 from .batches import Batches, in_order
 from .dataset import Dataset, Split
 from .datasets import load
@@ -19,6 +19,7 @@ __all__ = [
     "in_order",
     "load",
     "load_folder",
+    "prepare",
     "seeded",
     "statistics",
     "status",

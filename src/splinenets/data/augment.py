@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,13 @@ class Augmentation:
     name: str
     distort: Distort
     prepare: Prepare
+
+    @property
+    def preparation(self) -> dict[str, object]:
+        """What ``prepare`` does, in words and numbers, for whoever serves a network elsewhere."""
+        if isinstance(self.prepare, partial):
+            return {"kind": "normalise", **{name: list(values) for name, values in self.prepare.keywords.items()}}
+        return {"kind": "whiten"}
 
     def train(self, images: Tensor, generator: Generator) -> Tensor:
         """(N, C, H, W), uint8 -> the same, float32; the generator is ``seeded("augment", seed, epoch, step, rank)``."""
@@ -62,6 +70,17 @@ def check_images(images: Tensor) -> None:
 
 
 # Preparing: always done, nothing random
+
+
+def prepare(images: Tensor, preparation: Mapping[str, Any]) -> Tensor:
+    """What ``Augmentation.preparation`` describes: (N, C, H, W), uint8 -> float32."""
+    numbers = dict(preparation)
+    kinds: dict[str, Callable[..., Tensor]] = {"normalise": normalise, "whiten": whiten}
+    kind = numbers.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"unknown preparation {kind!r}, choose from {sorted(kinds)}")
+    check_images(images)
+    return kinds[kind](images, **numbers)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

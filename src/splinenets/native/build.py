@@ -36,7 +36,7 @@ def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
         raise Unavailable(f"compiled code is switched off by {SWITCH}=0")
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
-        raise Unavailable("a C++ compiler such as g++ is needed, and there is none")
+        raise Unavailable("there is no C++ compiler such as g++")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets" / "native"
     target = folder / f"{source.stem}-{fingerprint(source, compiler, flags)}.so"
     try:

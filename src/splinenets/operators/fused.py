@@ -24,9 +24,10 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     x, position, knots = native.channels_last(x.to(dtype_of(x))), position.float().contiguous(), curves.knots.float()
     base = None if curves.base is None else as_image(curves.base.float())
     bias = None if bias is None else bias.float()
+    before = tuple(before for before, _ in operation.margins())
     geometry = native.Geometry(
         *(x.shape, knots.shape[1], operation.output_size(x.shape[2:])),
-        *(operation.kernel, operation.stride, operation.margins()[0], operation.dilation),
+        *(operation.kernel, operation.stride, before, operation.dilation),
         *(curves.splines, curves.dims, curves.knots_per_dim, curves.degree),
     )
     if torch.is_grad_enabled():

@@ -69,20 +69,17 @@ class Convolution(NamedTuple):
         weight = weight.unflatten(-1, (-1, *self.kernel))
         return convolve(x, weight, bias, self.stride, self.padding, self.dilation, groups)
 
-    def margins(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Zeros before and after each axis."""
-        if self.padding == "valid":
-            return (0,) * len(self.kernel), (0,) * len(self.kernel)
-        if self.padding == "same":
-            both = [(k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
-            return tuple(b // 2 for b in both), tuple(b - b // 2 for b in both)
-        return tuple(self.padding), tuple(self.padding)  # type: ignore[arg-type]
+    def margins(self) -> list[tuple[int, int]]:
+        """Padding before and after the image, for each of its dimensions."""
+        if not isinstance(self.padding, str):
+            return [(p, p) for p in self.padding]
+        total = [d * (k - 1) if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        return [(t // 2, t - t // 2) for t in total]
 
     def output_size(self, size: torch.Size) -> tuple[int, ...]:
-        """The size after the channels of what comes out."""
-        before, after = self.margins()
-        per_axis = zip(size, before, after, self.dilation, self.kernel, self.stride, strict=True)
-        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, b, a, d, k, s in per_axis)
+        """The size of what a convolution of an image of this size gives."""
+        per_axis = zip(size, self.margins(), self.dilation, self.kernel, self.stride, strict=True)
+        return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
 
 
 class LinearMap(NamedTuple):

@@ -127,6 +127,8 @@ class Loop:
             group["lr"] = rate
         state.optimizer.zero_grad()
         self.accelerator.backward(loss)
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(state.net.parameters(), self.recipe.clip)
         state.optimizer.step()
         state.step += 1
         numbers = (summed, information * samples, right_sum, samples)

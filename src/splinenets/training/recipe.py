@@ -29,6 +29,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0, 1000),
     "momentum": (0, 0.9999),
     "weight_decay": (0, 10),
+    "clip": (0, 1e6),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
     "bins": (2, 10_000),
@@ -65,6 +66,7 @@ class Recipe:
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
+    clip              the norm above which gradients are scaled down to it, 0: never
     utilization       w_u of the regulariser; with both weights 0 there is none
     specialization    w_s
     bins, bin_slope   of its histograms
@@ -95,6 +97,7 @@ class Recipe:
     learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 0.0
+    clip: float = 0.0
     warmup: float = 0.3
     drops: tuple[float, ...] = (0.5, 0.75)
     drop_factor: float = 0.1

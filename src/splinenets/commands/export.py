@@ -1,0 +1,67 @@
+"""``splinenets export``: from a run to a file for another runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLES = (
+    "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
+    "[bold]splinenets export runs/x --to native --for latency --knots bf16 --out net.native[/bold]"
+)
+CHECKED = 1_000  # test images on which an export must agree with the network
+
+
+def export(
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
+    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export) or native (the runtime of this package)."),
+    purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
+    knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
+    out: Path | None = typer.Option(None, help="The file (default: RUN/LATENCY-OR-THROUGHPUT.FORMAT)."),  # noqa: B008
+    checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
+) -> None:
+    """Write a trained network for another runtime, and check it there on test images first."""
+    from ..export import FORMATS, PURPOSES
+    from ..export import export as write
+    from ..training.restore import load_run
+
+    for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
+        if value not in choices:
+            raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
+    net, task, recipe, step = load_run(run, checkpoint)
+    path = out or run / f"{purpose}.{to}"
+    images = task.augment.evaluate(task.data.test.images[:CHECKED]).to(task.dtype)
+    about = {
+        "classes": list(task.data.classes),
+        "preparation": task.augment.preparation,
+        "data": recipe.data,
+        "network": f"lenet{recipe.width}" if recipe.network == "lenet" else f"resnet{recipe.depth}",
+        "model": recipe.model,
+        "step": step,
+    }
+    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, metadata=about)
+    typer.echo(
+        f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
+        f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
+        f"logits to {exported.metadata['difference']:.0e}"
+    )
+
+
+def evaluate_file(path: Path) -> None:
+    """The accuracy of an exported run, in the runtime it was exported for, on all test images of its data set."""
+    from ..data import load, prepare
+    from ..export import load_export
+
+    exported = load_export(path)
+    about = exported.metadata
+    if "preparation" not in about:
+        raise ValueError(f"{path} does not say what it was trained on: only exports of runs do")
+    data = load(about["data"], size=about["input"][1] if about["data"].startswith("folder:") else None)
+    images = prepare(data.test.images, about["preparation"])
+    right = sum(
+        int((exported(some).argmax(1) == labels).sum())
+        for some, labels in zip(images.split(250), data.test.labels.split(250), strict=True)
+    )
+    typer.echo(f"{path}: {about['model']} on {about['data']}, knots in {about['knots']}, {path.stat().st_size:,} bytes")
+    typer.echo(f"accuracy {right / len(images):.2%} ({right} of {len(images)})")

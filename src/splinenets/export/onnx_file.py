@@ -1,0 +1,179 @@
+"""ONNX: spline layers laid out by hand, everything else by torch's exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb, factorial, prod
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parametrize
+
+from ..deploy import FoldedProjection
+from ..layers import SplineLayer
+from ..operators import Convolution
+from .capture import LAYER, Capture, matching
+
+OPSET = 18
+FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+def onnx_model(captured: Capture, *, any_batch: bool) -> Any:
+    """An ``onnx.ModelProto`` with the input "images" and the output "logits"."""
+    from onnxscript import opset18 as op
+
+    def lower(x: Any, parent: Any, name: str, diffusion: float, shape: list[int], coordinates: int) -> tuple[Any, Any]:
+        return _Lowering(op, captured.layers[name], any_batch).layer(x, parent, diffusion, shape)
+
+    program = torch.onnx.export(
+        captured.program,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=["images"],
+        output_names=["logits"],
+        custom_translation_table={LAYER: cast(Callable[..., Any], lower)},
+        external_data=False,
+        verbose=False,
+    )
+    assert program is not None
+    return program.model_proto
+
+
+class _Lowering:
+    """One spline layer as ONNX nodes, as few as possible: at batch 1 a small node costs more than what it computes."""
+
+    def __init__(self, op: Any, layer: SplineLayer, any_batch: bool) -> None:
+        self.op, self.spline, self.any_batch = op, layer, any_batch
+
+    def constant(self, values: Any) -> Any:
+        from onnxscript import ir
+
+        if isinstance(values, Tensor) and values.dtype == torch.bfloat16:
+            bits = values.view(torch.int16).numpy()
+            return self.op.Constant(value=ir.tensor(bits.view(np.uint16), dtype=ir.DataType.BFLOAT16))
+        values = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        return self.op.Constant(value=ir.tensor(values))
+
+    def parameter(self, module: Any, name: str) -> Any:
+        """A tensor as it is stored, and nodes that make numbers of it, which runtimes compute once, when they load."""
+        if not parametrize.is_parametrized(module, name):
+            return self.constant(getattr(module, name))
+        stored = module.parametrizations[name]
+        codes, *scale = (getattr(stored, f"original{i}").detach() for i in range(stored.ntensors))
+        values = self.op.Cast(self.constant(codes), to=FLOAT)
+        return self.op.Mul(values, self.constant(scale[0])) if scale else values
+
+    def layer(self, x: Any, parent: Any, diffusion: float, shape: list[int]) -> tuple[Any, Any]:
+        """(N, ...), (N, P) -> the output and the positions (N, C)."""
+        op, layer = self.op, self.spline
+        if parent is not None and (matrix := matching(layer, parent.shape[1])) is not None:
+            parent = op.MatMul(parent, self.constant(matrix.T))
+        position = self.propose(x, parent)
+        if parent is not None and diffusion != 1:
+            inherited = op.Mul(parent, self.constant(np.float32(1 - diffusion)))
+            position = op.Add(inherited, op.Mul(position, self.constant(np.float32(diffusion))))
+        # (N, S, dims * K); on a surface the bases stand side by side and their mean is taken
+        basis = self.basis(position, layer.spec.knots, layer.spec.spline_degree, 1 / layer.dims)
+        if layer.dims > 1:
+            basis = op.Reshape(basis, self.constant([-1, layer.splines, layer.dims * layer.spec.knots]))
+        y = self.bank(x, basis, shape) if self.any_batch else self.single(x, basis)
+        return y, position
+
+    def propose(self, x: Any, parent: Any) -> Any:
+        """The folded projection: (N, ...), (N, C) -> (N, C)."""
+        op, layer = self.op, self.spline
+        projection = cast(FoldedProjection, layer.projection)
+        if layer.spec.projection == "conv" and layer.channel_dim == 1:
+            x = op.GlobalAveragePool(x)
+        features = op.Flatten(x)
+        if not projection.hierarchical:
+            z = op.Gemm(features, self.parameter(projection, "weight"), self.constant(projection.shift), transB=1)
+        else:
+            count, coordinates, length = projection.weight.shape
+            if parent is None:
+                parent = self.constant(np.full((1, coordinates), 0.5, np.float32))
+            by_coordinate = op.Transpose(self.parameter(projection, "weight"), perm=[1, 0, 2])
+            rows = op.Reshape(by_coordinate, self.constant([-1, length]))
+            scores = op.Reshape(op.Gemm(features, rows, transB=1), self.constant([-1, coordinates, count]))
+            basis = self.basis(parent, count, projection.degree)
+            mixed = op.ReduceSum(op.Mul(scores, basis), self.constant([2]), keepdims=0)
+            z = op.Add(mixed, self.constant(projection.shift))
+        if projection.bounded:  # z / sqrt(1 + z^2)
+            z = op.Div(z, op.Sqrt(op.Add(op.Mul(z, z), self.constant(np.float32(1)))))
+        return op.Sigmoid(op.Mul(z, self.constant(np.float32(projection.slope))))
+
+    def basis(self, position: Any, knots: int, degree: int, factor: float = 1.0) -> Any:
+        """Every knot's weight, times ``factor``: (N, C) -> (N, C, K).
+
+        A B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!.
+        """
+        op, spans = self.op, knots - degree
+        position = op.Unsqueeze(position, self.constant([2]))
+        if degree == 0:
+            span = op.Min(
+                op.Floor(op.Mul(position, self.constant(np.float32(spans)))), self.constant(np.float32(spans - 1))
+            )
+            hit = op.Equal(span, self.constant(np.arange(knots, dtype=np.float32)))
+            return op.Mul(op.Cast(hit, to=FLOAT), self.constant(np.float32(factor)))
+        edges = [(degree + 1) / 2 - i for i in range(degree // 2 + 1) if (degree + 1) / 2 > i]
+        centres = np.arange(knots) + (1 - degree) / 2
+        distance = op.Abs(op.Sub(position, self.constant((np.tile(centres, len(edges)) / spans).astype(np.float32))))
+        reach = op.Relu(op.Sub(self.constant((np.repeat(edges, knots) / spans).astype(np.float32)), distance))
+        power = reach
+        for _ in range(degree - 1):
+            power = op.Mul(power, reach)
+        signs = [
+            (-1) ** i * comb(degree + 1, i) / factorial(degree) * spans**degree * factor for i in range(len(edges))
+        ]
+        return op.MatMul(power, self.constant(np.kron(np.asarray(signs)[:, None], np.eye(knots)).astype(np.float32)))
+
+    def single(self, x: Any, basis: Any) -> Any:
+        """One sample: mix weights, then a plain operation."""
+        op, layer = self.op, self.spline
+        count = layer.knots.shape[0]
+        knots = op.Reshape(self.parameter(layer, "knots"), self.constant([count, layer.splines, -1]))
+        rows = op.Reshape(basis, self.constant([layer.splines, 1, count]))
+        mixed = op.MatMul(rows, op.Transpose(knots, perm=[1, 0, 2]))
+        weight = op.Reshape(mixed, self.constant([layer.filters, *layer.weight_shape]))
+        bias = [] if layer.bias is None else [self.constant(layer.bias)]
+        operation = layer.operation(torch.empty(0))[1]
+        if isinstance(operation, Convolution):
+            return op.Conv(x, weight, *bias, **_attributes(operation))
+        return op.Gemm(x, weight, *bias, transB=1)
+
+    def bank(self, x: Any, basis: Any, shape: list[int]) -> Any:
+        """Any batch: respond to all knots, then mix the responses; only these weights do not depend on the batch."""
+        op, layer = self.op, self.spline
+        count, filters, splines = *layer.knots.shape[:2], layer.splines
+        operation = layer.operation(torch.empty(0))[1]
+        together = splines == 1 and getattr(operation, "groups", 1) == 1  # one product mixes a sample's responses
+        knots = self.parameter(layer, "knots")
+        if not together:  # a grouped convolution wants a filter's knots together
+            knots = op.Transpose(knots, perm=[1, 0, 2])
+        weight = op.Reshape(knots, self.constant([-1, *layer.weight_shape]))
+        if isinstance(operation, Convolution):
+            responses = op.Conv(x, weight, **_attributes(operation))
+        else:
+            responses = op.Gemm(x, weight, transB=1)
+        if together:
+            mixed = op.MatMul(basis, op.Reshape(responses, self.constant([0, count, prod(shape)])))
+        else:
+            rows = op.Reshape(basis, self.constant([-1, splines, 1, 1, count]))
+            parts = [0, splines, filters // splines, count, prod(shape) // filters]
+            mixed = op.MatMul(rows, op.Reshape(responses, self.constant(parts)))
+        y = op.Reshape(mixed, self.constant([-1, *shape]))
+        bias = layer.bias
+        return y if bias is None else op.Add(y, self.constant(bias.view(-1, *[1] * (len(shape) - 1))))
+
+
+def _attributes(operation: Convolution) -> dict[str, Any]:
+    before, after = zip(*operation.margins(), strict=True)
+    return {
+        "kernel_shape": operation.kernel,
+        "strides": operation.stride,
+        "pads": (*before, *after),
+        "dilations": operation.dilation,
+        "group": operation.groups,
+    }

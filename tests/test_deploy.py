@@ -1,0 +1,86 @@
+"""Deployed networks answer as their originals do."""
+
+import pytest
+import torch
+from torch import nn
+
+import splinenets as sn
+from splinenets.deploy import FoldedProjection
+
+SPECS = [
+    "D(5)-C-R3",
+    "H(5)-D-R4 diffusion=0.75",
+    "H(4)-C-G2 degree=3 diffusion=tree(2) dims=2",
+    "H(3)-D-R3 raw independent",
+    "D(2)-C-R4 raw",
+]
+
+
+def trained(spec, images, net=None):
+    """A network whose batch norms, projections and knots have all moved."""
+    net = sn.convert(net or sn.models.resnet(8), spec, example=images, spread=0.3).to(images.dtype)
+    with torch.no_grad():
+        for _ in range(5):
+            net(images + torch.randn_like(images) / 2)
+    return net.eval()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_deployed_networks_answer_alike(spec):
+    images = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    net = trained(spec, images, sn.models.resnet(8).double())
+    deployed = sn.deploy(net, images)
+    torch.testing.assert_close(deployed(images), net(images), rtol=0, atol=1e-9)
+    torch.testing.assert_close(deployed(images[:1]), net(images[:1]), rtol=0, atol=1e-9)
+    layers = [m for m in deployed.modules() if isinstance(m, sn.SplineLayer)]
+    assert all(layer.weight is None and isinstance(layer.projection, FoldedProjection) for layer in layers)
+    assert not any(p.requires_grad for p in deployed.parameters())
+    again = sn.deploy(deployed, images)
+    assert torch.equal(again(images), deployed(images))
+
+
+def test_layers_without_a_parent():
+    images = torch.randn(2, 8)
+    net = sn.SplineLinear(8, 4, spec="H(5)-D-R4").eval()
+    torch.testing.assert_close(sn.deploy(net, images)(images), net(images))
+
+
+def test_layers_that_share_a_weight_share_its_knots():
+    images = torch.randn(3, 4)
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    spline = trained("D(5)-D-R4", images, net)
+    deployed = sn.deploy(spline, images)
+    assert deployed[0].knots is deployed[2].knots
+    torch.testing.assert_close(deployed(images), spline(images))
+
+
+@pytest.mark.parametrize(("knots", "bytes_each", "error"), [("bf16", 2, 2**-8), ("int8", 1, 1 / 127)])
+def test_storage(knots, bytes_each, error):
+    images = torch.randn(4, 3, 12, 12)
+    net = sn.deploy(trained("H(5)-D-R3", images), images)
+    small = sn.deploy(net, images, knots=knots)
+    for name, layer in net.named_modules():
+        if isinstance(layer, sn.SplineLayer):
+            other = small.get_submodule(name)
+            assert other.parametrizations.knots.original0.element_size() == bytes_each
+            allowed = error * layer.knots.abs().amax(-1, keepdim=True)
+            assert ((other.knots - layer.knots).abs() <= allowed).all()
+    sizes = [sum(p.numel() * p.element_size() for p in n.parameters()) for n in (net, small)]
+    assert sizes[1] < sizes[0] * bytes_each / 4 * 1.1
+    assert (small(images) - net(images)).abs().max() < 0.1 * net(images).abs().max()
+
+
+def test_rows_of_zeros_are_stored_as_zeros():
+    net = sn.SplineLinear(3, 2, spec="D(2)-D-R4")
+    with torch.no_grad():
+        net.weight.zero_()
+        net.knots.zero_()
+        net.bias.zero_()
+    ones = torch.ones(1, 3)
+    assert sn.deploy(net, ones, knots="int8")(ones).abs().max() == 0
+
+
+def test_unknown_storage():
+    with pytest.raises(ValueError, match=r"'int4', choose from \['float32', 'bf16', 'int8'\]"):
+        sn.deploy(nn.Linear(2, 2), knots="int4")

@@ -1,0 +1,219 @@
+"""Exports equal the networks they come from, in every format, or are not written."""
+
+import json
+import os
+import sys
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import splinenets as sn
+from exports import LENET_SPECS, RESNET_SPECS, images, network
+from splinenets.export import exporting
+from splinenets.export.formats import FORMATS, KEY
+from test_recipe import call
+
+PURPOSES = ["latency", "throughput"]
+SMALL = [
+    ("lenet4", "H(3)-D-G2 degree=1 diffusion=0.75 dims=2"),
+    ("resnet8", {"*": "H(5)-C-R3", "stages.1.*": "D(4)-C-R4 degree=3"}),
+]
+
+
+def check(path, net, some):
+    """A file answers as the network does, alone and in batches."""
+    exported = sn.load_export(path)
+    with torch.no_grad():
+        expected = net(some)
+    batches = (1, 2, 3, 17, 64) if exported.metadata["purpose"] == "throughput" else (1,)
+    for size in batches:
+        found = torch.cat([exported(part) for part in some.split(size)])
+        assert (found - expected).abs().max() <= 1e-4 * max(1, expected.abs().max())
+        assert torch.equal(found.argmax(1), expected.argmax(1))
+    return exported
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.parametrize(("name", "spec"), SMALL)
+def test_exports_equal_the_network(name, spec, to, purpose, tmp_path):
+    net, some = network(name, spec)
+    path = tmp_path / f"net.{to}"
+    made = sn.export(net, some, path, purpose=purpose, metadata={"classes": list("abcdefghij")})
+    assert made.metadata["difference"] < 1e-4
+    assert made.metadata["agreeing"] == len(some)
+    exported = check(path, net, some)
+    assert exported.metadata["classes"] == list("abcdefghij")
+    assert exported.metadata["input"] == list(some.shape[1:])
+    assert set(exported.metadata["layers"].values()) <= ({spec} if isinstance(spec, str) else set(spec.values()))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.parametrize(
+    ("name", "spec"), [*(("resnet32", s) for s in RESNET_SPECS), *(("lenet32", s) for s in LENET_SPECS)]
+)
+def test_every_network_of_the_paper(name, spec, to, purpose, tmp_path):
+    net, some = network(name, spec)
+    sn.export(net, some[:2], tmp_path / f"net.{to}", purpose=purpose)
+    check(tmp_path / f"net.{to}", net, images(some.shape[1]))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("knots", ["bf16", pytest.param("int8", marks=pytest.mark.slow)])
+def test_smaller_knots(to, knots, tmp_path):
+    net, some = network("lenet4", "H(5)-D-R3")
+    sizes = {}
+    for each in ("float32", knots):
+        path = tmp_path / f"{each}.{to}"
+        sn.export(net, some, path, knots=each)
+        sizes[each] = path.stat().st_size
+        assert torch.equal(sn.load_export(path)(some).argmax(1), net(some).argmax(1))
+    assert (
+        sizes["float32"] - sizes[knots] > 290_000 * {"bf16": 0.3, "int8": 0.5}[knots]
+    )  # bytes of knots; longer graphs take some back
+
+
+def test_other_runtimes_find_everything_in_the_file(tmp_path):
+    net, some = network("lenet4", "D(3)-D-R3")
+    sn.export(net, some, tmp_path / "net.onnx", purpose="throughput", metadata={"classes": ["a"]})
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    assert json.loads(session.get_modelmeta().custom_metadata_map[KEY])["classes"] == ["a"]
+    (logits,) = session.run(["logits"], {"images": some.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), net(some), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_files_that_are_something_else(to, tmp_path):
+    path = tmp_path / f"net.{to}"
+    for content in (b"", b"something else", bytes(5000)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"net\.\w+ is damaged or not an export of this package"):
+            sn.load_export(path)
+
+
+class Strange(nn.Module):
+    """Decides while it runs."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Unknown(nn.Module):
+    """An operation that neither ONNX nor the native runtime has."""
+
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "to", "complaint"),
+    [
+        (Strange(), "onnx", r"^layer 'odd' \(Strange\) cannot be exported: "),
+        (Strange(), "pt2", r"^layer 'odd' \(Strange\) cannot be exported: "),
+        (Strange(), "native", r"^layer 'odd' \(Strange\) cannot be exported: "),
+        (Unknown(), "onnx", r"^layer 'odd' \(Unknown\) cannot be exported: "),
+        (Unknown(), "native", r"^layer 'odd' \(Unknown\) cannot be exported: the native runtime does not know aten"),
+        (nn.Conv2d(2, 2, 1, groups=2), "native", r"^layer 'odd' \(Conv2d\) .* no grouped convolutions$"),
+        (nn.MaxPool2d(2, ceil_mode=True), "native", r"^layer 'odd' \(MaxPool2d\) "),
+    ],
+)
+def test_layers_that_cannot_be_exported_are_named(layer, to, complaint, tmp_path, capfd):
+    net = nn.Sequential()
+    net.add_module("first", nn.Conv2d(1, 2, 3))
+    net.add_module("odd", layer)
+    net.add_module("last", nn.Flatten())
+    with pytest.raises(ValueError, match=complaint) as caught:
+        sn.export(net, images()[:4], tmp_path / f"net.{to}")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
+    net, some = network("lenet4", "D(3)-D-R3")
+    (tmp_path / "net.onnx").write_text("what was there before")
+    monkeypatch.setattr(exporting, "deploy", lambda net, *args, **kwargs: sn.deploy(sn.collapse(net), *args))
+    with pytest.raises(ValueError, match="the export differs from the network by"):
+        sn.export(net, some, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").read_text() == "what was there before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    net, some = network("lenet4")
+    (tmp_path / "net.native").write_text("what was there before")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        sn.export(net, some, tmp_path / "net.native")
+    assert (tmp_path / "net.native").read_text() == "what was there before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_wrong_arguments(tmp_path):
+    net, some = network("lenet4")
+    for arguments, complaint in (
+        ({"path": tmp_path / "net.tflite"}, "unknown format 'tflite', choose from"),
+        ({"path": tmp_path / "net"}, "unknown format '', choose from"),
+        ({"path": tmp_path / "net.onnx", "purpose": "speed"}, "unknown purpose 'speed'"),
+        ({"path": tmp_path / "net.onnx", "knots": "int4"}, "'int4'"),
+        ({"path": tmp_path / "net.onnx", "example": torch.zeros(0, 1, 28, 28)}, "a batch of images"),
+        ({"path": tmp_path / "none" / "net.onnx"}, "there is no folder"),
+        ({"path": tmp_path, "to": "onnx"}, "is a folder"),
+    ):
+        with pytest.raises((ValueError, OSError), match=complaint):
+            sn.export(net, **{"example": some, **arguments})
+    with pytest.raises(TypeError, match="JSON"):
+        sn.export(net, some, tmp_path / "net.onnx", metadata={"classes": {1}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_network_stays_as_it_was(tmp_path):
+    net, some = network("lenet4", "H(3)-D-R3")
+    net.train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    sn.export(net, some.double(), tmp_path / "net.native")
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    sn.export(net.double(), some.double(), tmp_path / "net.native")
+
+
+def test_from_a_run_to_a_file(tmp_path):
+    run = tmp_path / "run"
+    small = [word for field in ("epochs=1", "width=2", "batch=1500") for word in ("--set", field)]
+    assert call("train", "demo", *small, "--out", run)[0] == 0
+    for to in FORMATS:
+        code, out, err = call("export", run, "--to", to, "--for", "throughput")
+        assert code == 0, err
+        assert "the same answer on 1,000 of 1,000 test images" in out
+    about = sn.load_export(run / "throughput.onnx").metadata
+    assert about["classes"] == list(sn.data.load("embedded").classes)
+    assert about["preparation"]["kind"] == "normalise"
+    assert about["model"] == "D(5)-D-R3"
+    for words, complaint in (
+        (["--to", "tflite"], "'tflite'"),
+        (["--for", "speed"], "'speed'"),
+        (["--knots", "int4"], "'int4'"),
+        (["--out", tmp_path / "none" / "x.onnx"], "no folder"),
+    ):
+        code, _, err = call("export", run, *words)
+        assert code == 2
+        assert complaint in err
+        assert len(err.strip().splitlines()) == 1
+    assert call("export", tmp_path / "nothing")[0] == 2
+    assert sorted(p.name for p in run.glob("*put.*")) == [f"throughput.{to}" for to in sorted(FORMATS)]
+
+
+def test_without_onnx_there_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    net, some = network("lenet4")
+    with pytest.raises(ValueError, match=r"pip install 'splinenets\[export\]'"):
+        sn.export(net, some, tmp_path / "net.onnx")
