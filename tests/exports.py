@@ -27,5 +27,5 @@ def network(name, spec=None, count=64):
         for _ in range(20):
             net(some)
     if spec is not None:
-        net = sn.convert(net, spec, example=some, spread=0.2)
+        net = sn.convert(net, spec, example=some, spread=0.02)
     return net.eval(), some

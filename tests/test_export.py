@@ -22,16 +22,18 @@ SMALL = [
 ]
 
 
-def check(path, net, some):
+def check(path, net, some, tolerance=1e-4):
     """A file answers as the network does, alone and in batches."""
     exported = sn.load_export(path)
     with torch.no_grad():
-        expected = net(some)
+        expected = torch.cat([net(part) for part in some.split(250)])
+    close = expected.topk(2).values.diff().abs().squeeze(1) < 2 * tolerance * max(1, expected.abs().max())
+    assert close.float().mean() < 0.02
     batches = (1, 2, 3, 17, 64) if exported.metadata["purpose"] == "throughput" else (1,)
     for size in batches:
         found = torch.cat([exported(part) for part in some.split(size)])
-        assert (found - expected).abs().max() <= 1e-4 * max(1, expected.abs().max())
-        assert torch.equal(found.argmax(1), expected.argmax(1))
+        assert (found - expected).abs().max() <= tolerance * max(1, expected.abs().max())
+        assert (found.argmax(1) == expected.argmax(1))[~close].all()
     return exported
 
 
@@ -59,8 +61,20 @@ def test_exports_equal_the_network(name, spec, to, purpose, tmp_path):
 )
 def test_every_network_of_the_paper(name, spec, to, purpose, tmp_path):
     net, some = network(name, spec)
-    sn.export(net, some[:2], tmp_path / f"net.{to}", purpose=purpose)
-    check(tmp_path / f"net.{to}", net, images(some.shape[1]))
+    # decisions that hang on decisions over 32 levels turn rounding into other positions: 1e-4 between float32 and
+    # float64 in torch itself, 100 times as much as with any other spec
+    tolerance = 1e-2 if (name, spec) == ("resnet32", "H(5)-C-R3") else 1e-4
+    sn.export(net, some[:2], tmp_path / f"net.{to}", purpose=purpose, tolerance=tolerance)
+    check(tmp_path / f"net.{to}", net, images(some.shape[1]), tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", RESNET_SPECS)
+def test_in_float64_nothing_is_lost(spec):
+    net, some = network("resnet32", spec)
+    net, some = net.double(), some[:8].double()
+    with torch.no_grad():
+        torch.testing.assert_close(sn.deploy(net, some)(some), net(some), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("to", FORMATS)

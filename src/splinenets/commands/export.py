@@ -18,6 +18,7 @@ def export(
     to: str = typer.Option("onnx", help="onnx, pt2 (torch.export) or native (the runtime of this package)."),
     purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
     knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
+    tolerance: float = typer.Option(1e-4, help="By how much a logit may differ from the network's."),
     out: Path | None = typer.Option(None, help="The file (default: RUN/LATENCY-OR-THROUGHPUT.FORMAT)."),  # noqa: B008
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
@@ -40,7 +41,7 @@ def export(
         "model": recipe.model,
         "step": step,
     }
-    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, metadata=about)
+    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, metadata=about)
     typer.echo(
         f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
         f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
