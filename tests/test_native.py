@@ -215,3 +215,12 @@ def test_other_processors(march, monkeypatch):
             compare(layer, torch.randn(7, sizes[0], height, width), torch.rand(7, layer.coordinates), FLOAT)
     finally:
         calls._find.cache_clear()
+
+
+def test_doing_without_ends(monkeypatch):
+    monkeypatch.setenv("SPLINENETS_NATIVE", "1")
+    had = calls.has_kernel(torch.float32)
+    with calls.without():
+        assert not calls.has_kernel(torch.float32)
+    assert calls.has_kernel(torch.float32) == had
+    assert os.environ["SPLINENETS_NATIVE"] == "1"

@@ -19,16 +19,14 @@ def explore(
     Pick a test image, upload one or draw one; drag its positions and watch the answer change. Nothing is written.
     Ctrl-C ends it.
     """
-    import os
-
     import torch
 
-    os.environ.setdefault("SPLINENETS_NATIVE", "0")  # not even a compiled kernel is written
     from ..analysis.explorer import Explorer
     from ..analysis.server import Server
+    from ..native import without
 
     torch.set_num_threads(1)  # one small image is no work to share
-    with Server(Explorer.of_run(run), port) as server:
+    with without(), Server(Explorer.of_run(run), port) as server:
         typer.echo(f"{server.address} shows {server.explorer.name}; Ctrl-C ends it")
         if open_:
             typer.launch(server.address)

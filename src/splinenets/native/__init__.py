@@ -1,7 +1,7 @@
 """Kernels of our own for the CPU, compiled for this machine when they are first needed. All of it is optional."""
 
 from .build import Unavailable, library, load
-from .calls import Geometry, arrange, backward, channels_last, forward, has_kernel, pool, propose, spread
+from .calls import Geometry, arrange, backward, channels_last, forward, has_kernel, pool, propose, spread, without
 
 __all__ = [
     "Geometry",
@@ -16,4 +16,5 @@ __all__ = [
     "pool",
     "propose",
     "spread",
+    "without",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
 from functools import lru_cache
 from math import prod
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..basis import basis_matrix
-from .build import library
+from .build import SWITCH, library
 
 
 class Geometry(NamedTuple):
@@ -83,6 +85,26 @@ def _call(name: str, dtype: torch.dtype | None, *arguments: Any) -> Any:
 def has_kernel(dtype: torch.dtype) -> bool:
     """Whether this machine has kernels for these numbers."""
     return _find("forward", dtype) is not None
+
+
+@contextmanager
+def without() -> Iterator[None]:
+    """Do without kernels in this process for a while: none is compiled, so nothing is written."""
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = "0"
+    _forget()
+    try:
+        yield
+    finally:
+        os.environ.pop(SWITCH)
+        if before is not None:
+            os.environ[SWITCH] = before
+        _forget()
+
+
+def _forget() -> None:
+    library.cache_clear()
+    _find.cache_clear()
 
 
 def channels_last(x: Tensor) -> Tensor:
