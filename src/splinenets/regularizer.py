@@ -63,11 +63,28 @@ def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, 
     cost does not grow with the bandwidth. These B-splines have a deviation of half a bin; the matrix adds the rest.
     """
     home = _home(position, bins)
-    t = bins * position - home
-    right = 0.5 * t.square()
-    left = right - t + 0.5
-    shares = torch.stack([left, 1 - left - right, right])
+    shares: Tensor = _Shares.apply(bins * position - home)  # type: ignore[no-untyped-call]
     return sum_by_class(shares, home.long(), labels, classes, bins + 2) @ _smoothing(bins, bandwidth).to(shares)
+
+
+class _Shares(torch.autograd.Function):
+    """The quadratic B-splines of a bin that see t, its place from 0 to 1 in it: (...) -> (3, ...)."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t)
+        shares = t.new_empty(3, *t.shape)
+        left, middle, right = shares
+        torch.mul(t, t, out=right).mul_(0.5)
+        torch.sub(right, t, out=left).add_(0.5)
+        torch.sub(1, left, out=middle).sub_(right)
+        return shares
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (t,) = ctx.saved_tensors
+        left, middle, right = grad
+        return t * (left - 2 * middle + right) + (middle - left)
 
 
 def smooth_gradient(value: Tensor, smooth: Tensor) -> Tensor:
@@ -92,11 +109,29 @@ def _home(position: Tensor, bins: int) -> Tensor:
 
 def sum_by_class(values: Tensor, first: Tensor, labels: Tensor, classes: int, cells: int) -> Tensor:
     """Add values to the cells first, first + 1, ..: (A, N, C), (N, C), (N,) -> (classes, C, cells)."""
-    neighbours, _, coordinates = values.shape
+    coordinates = first.shape[1]
     row = labels.unsqueeze(1) * coordinates + torch.arange(coordinates, device=labels.device)
-    index = (row * cells + first) + torch.arange(neighbours, device=labels.device).view(-1, 1, 1)
-    empty = values.new_zeros(classes * coordinates * cells)
-    return empty.index_add(0, index.flatten(), values.flatten()).view(classes, coordinates, cells)
+    index = (row * cells + first).flatten()
+    total: Tensor = _Scatter.apply(values.flatten(1), index, classes * coordinates * cells)  # type: ignore[no-untyped-call]
+    return total.view(classes, coordinates, cells)
+
+
+class _Scatter(torch.autograd.Function):
+    """Row a of the values goes to the cells index + a: (A, M), (M,) -> (cells,). No index is written down A times."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor, cells: int) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(values)
+        total = values.new_zeros(cells)
+        for shift, row in enumerate(values):
+            total[shift:].index_add_(0, index, row)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return torch.stack([grad[shift:].index_select(0, index) for shift in range(ctx.rows)]), None, None
 
 
 @lru_cache
@@ -114,10 +149,27 @@ def _smoothing(bins: int, bandwidth: float) -> Tensor:
 
 def entropy(histogram: Tensor) -> Tensor:
     """H = -sum_b p_b log p_b in nats, of histograms to be normalised: (..., bins) -> (...); 0 for an empty one."""
-    tiny = torch.finfo(histogram.dtype).tiny
-    p = histogram / histogram.sum(-1, keepdim=True).clamp(min=tiny)
-    # an empty bin adds 0, and its gradient stays finite
-    return -(p * p.clamp(min=tiny).log()).sum(-1).clamp(min=-math.log(histogram.shape[-1]))
+    return _Entropy.apply(histogram)  # type: ignore[no-untyped-call]
+
+
+class _Entropy(torch.autograd.Function):
+    """With dH / dh_b = -(log p_b + H) / sum(h): a few passes over the histogram, where autograd makes a dozen."""
+
+    @staticmethod
+    def forward(ctx: Any, histogram: Tensor) -> Tensor:
+        tiny = torch.finfo(histogram.dtype).tiny
+        total = histogram.sum(-1).clamp(min=tiny)
+        p = histogram / total.unsqueeze(-1)
+        log_p = p.clamp(min=tiny).log_()  # finite for an empty bin, which adds 0
+        result = -p.mul_(log_p).sum(-1).clamp(min=-math.log(histogram.shape[-1]))
+        ctx.save_for_backward(log_p, result, total)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        log_p, result, total = ctx.saved_tensors
+        return (log_p + result.unsqueeze(-1)).mul_(-(grad / total).unsqueeze(-1))
 
 
 def conditional_entropy(histogram: Tensor, counts: Tensor) -> Tensor:
@@ -242,7 +294,7 @@ class MutualInformation(nn.Module):
         position, sizes = join(positions)
         with torch.autocast(position.device.type, enabled=False):
             per_spline = self._entropies(position, labels, exact)
-            entropies, conditional = (torch.stack([h.mean() for h in torch.split(p, sizes)]) for p in per_spline)
+            entropies, conditional = mean_by_layer(per_spline, sizes)
             loss = (specialization * conditional - utilization * entropies).sum()
         return Information(loss, tuple(positions), entropies, conditional)
 
@@ -293,6 +345,14 @@ class MutualInformation(nn.Module):
         return f"classes={self.classes}, bins={self.bins}, {weights}, estimator={self.estimator!r}, {how}"
 
 
+def mean_by_layer(per_spline: Tensor, sizes: list[int]) -> Tensor:
+    """(A, C) -> (A, layers)."""
+    size = torch.tensor(sizes, device=per_spline.device)
+    layer = torch.repeat_interleave(size, output_size=per_spline.shape[1])
+    sums = per_spline.new_zeros(len(per_spline), len(sizes)).index_add(1, layer, per_spline)
+    return sums / size
+
+
 def join(positions: Mapping[str, Tensor]) -> tuple[Tensor, list[int]]:
     """All coordinates side by side, in float32 at least, and their number per layer: {layer: (N, ...)} -> (N, C)."""
     if not positions:
@@ -306,12 +366,14 @@ def join(positions: Mapping[str, Tensor]) -> tuple[Tensor, list[int]]:
         raise ValueError(f"all layers must have positions of the same samples, got batch sizes {sizes}")
     flat = [p.flatten(1).to(torch.promote_types(p.dtype, torch.float32)) for p in positions.values()]
     joined = torch.cat(flat, 1)
+    inside = False
     if joined.numel() and not torch.compiler.is_compiling():
-        low, high = joined.detach().aminmax()
-        if not (float(low) >= -ROUNDING and float(high) <= 1 + ROUNDING):
+        low, high = (float(v) for v in joined.detach().aminmax())
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             name, wrong = _first_outside(positions)
             raise ValueError(f"positions must lie in [0, 1], got {wrong:g} in {name!r}")
-    return joined.clamp(0, 1), [f.shape[1] for f in flat]
+        inside = low >= 0 and high <= 1
+    return joined if inside else joined.clamp(0, 1), [f.shape[1] for f in flat]
 
 
 def _first_outside(positions: Mapping[str, Tensor]) -> tuple[str, float]:
