@@ -32,7 +32,8 @@ def step(net: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Callable
 def main() -> None:
     body = []
     for name, (make, shape, spec) in CASES.items():
-        images, labels = torch.randn(shape), torch.randint(10, (shape[0],))
+        images = torch.randn(shape).contiguous(memory_format=torch.channels_last)  # as in training
+        labels = torch.randint(10, (shape[0],))
         twin = make()
         for model, net in (("static", twin), (spec, sn.convert(twin, spec, example=images))):
             rows = {str(bf16): step(net, images, labels, bf16) for bf16 in (False, True)}

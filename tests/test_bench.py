@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from commands import call
 from splinenets.bench import latency
-from test_recipe import call
 
 
 def test_latency(tmp_path):

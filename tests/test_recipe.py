@@ -1,7 +1,5 @@
 """Recipes and command lines: what is wrong is named, with exit code 2 and no traceback."""
 
-import contextlib
-import io
 import json
 
 import pytest
@@ -9,19 +7,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from splinenets.cli import main
+from commands import call
 from splinenets.training.parsing import from_text
 from splinenets.training.recipe import Recipe, parse_override, recipe_types
 from splinenets.training.recipes import load_recipe, names
 from splinenets.training.schedule import learning_rate
-
-
-def call(*arguments):
-    """Exit code, standard output and error of a command line."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stopped:
-        main([str(a) for a in arguments])
-    return stopped.value.code or 0, out.getvalue(), err.getvalue()
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 import pytest
 
 import subjects
+from commands import call, refused
 from splinenets.analysis import report
 from splinenets.analysis.html import data_block, element, escape
 from splinenets.analysis.text import printable
 from splinenets.training.sealed import read_sealed, write_sealed
 from subjects import HOSTILE
-from test_recipe import call
 
 
 class Parsed(HTMLParser):
@@ -192,13 +192,7 @@ def test_bad_command_lines(static_and_spline, tmp_path, words, complaint):
     (tmp_path / "folder.html").mkdir()
     damaged = shutil.copytree(static_and_spline[0], tmp_path / "damaged")
     (damaged / "run.json").write_text("{}")
-    places = {"{tmp}": tmp_path, "{run}": static_and_spline[0], "{damaged}": damaged}
-    for name, place in places.items():
-        words = [word.replace(name, str(place)) for word in words]
-    code, _, err = call(*words)
-    assert code == 2
-    assert complaint in err
-    assert "Traceback" not in err
+    refused(words, complaint, tmp=tmp_path, run=static_and_spline[0], damaged=damaged)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "folder.html"]
 
 

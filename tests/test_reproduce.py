@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from commands import call
 from splinenets.commands.reproduce import NAMES
 from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, table, trials
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, load_recipe
-from test_recipe import call
 
 SMALL = {"width": 2, "images": 300, "batch": 100, "epochs": 2, "precision": "float32"}
 

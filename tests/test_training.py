@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from commands import call
 from runs import recipe, tiny_task, train
 from splinenets.data import load
 from splinenets.layers import SplineLayer
@@ -17,7 +18,6 @@ from splinenets.training import Watcher
 from splinenets.training.build import build_network, build_optimizer, choose_images
 from splinenets.training.diagnose import first_bad_layer
 from splinenets.training.precision import resolve
-from test_recipe import call
 
 SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
 
