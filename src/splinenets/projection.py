@@ -122,6 +122,7 @@ class Projection(nn.Module):
     momentum = 0.1
     eps = 1e-6
     bound = 2.7  # standard deviations; with the default slope positions stay between 0.01 and 0.99
+    spread = 0.3  # how far decision knots start from their centre; at 1 positions of a deep network are chaotic
 
     def __init__(self, features: int, coordinates: int, spec: SplineSpec) -> None:
         """``features`` M, the length of theta; ``coordinates`` C, the number of positions to propose."""
@@ -137,10 +138,11 @@ class Projection(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start with responses about as large as the features."""
-        for parameter in (self.weight, self.knots):
-            if parameter is not None:
-                nn.init.normal_(parameter, std=self.features**-0.5)
+        """Start with responses about as large as the features, which depend on the parent only a little."""
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=self.features**-0.5)
+        if self.knots is not None:
+            nn.init.normal_(self.knots, std=(1 if self.weight is None else self.spread) * self.features**-0.5)
 
     @torch.no_grad()
     def forget_parent(self) -> None:
