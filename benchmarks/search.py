@@ -11,22 +11,21 @@ COMMAND = "python -m benchmarks.search"
 RESULTS = Path(__file__).parent / "results" / "search"
 RUNS = Path("runs/search")
 SPLINE = "D(5)-D-R3"
-SHARED = ("width=16", "images=25000", "held_out=5000", "epochs=6", "learning_rate=0.05", "plain=conv1", "spread=0.1")
-UNREGULARIZED = ("utilization=0", "specialization=0")
+SHARED = ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1")
+OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the recipe's before the search
+NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
 # name -> (model, what else is set)
 TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "static, learning rate 0.1": ("static", ("learning_rate=0.1",)),
-    "splines, learning rate 0.1": (SPLINE, ("learning_rate=0.1",)),
-    "static": ("static", ()),
-    "splines": (SPLINE, ()),
-    "regulariser 0.05": (SPLINE, ("utilization=0.05", "specialization=0.05")),
-    "only dense layers": (SPLINE, ("plain=conv*",)),
-    "only the second convolution": (SPLINE, ("plain=conv1,dense*",)),
-    "spread 0.5": (SPLINE, ("spread=0.5",)),
-    "first layer too": (SPLINE, ("plain=",)),
-    "degree 1": (f"{SPLINE} degree=1", ()),
-    "hierarchical": ("H(5)-D-R3", ()),
-    "K = 10": ("D(10)-D-R3", ()),
+    "static": ("static", OLD),
+    "splines": (SPLINE, OLD),
+    "static, no dropout": ("static", (*OLD, "dropout=0")),
+    "splines, no dropout": (SPLINE, (*OLD, "dropout=0")),
+    "static, rate 0.1, clipped": ("static", NEW),
+    "splines, rate 0.1, clipped": (SPLINE, NEW),
+    "spread 0.5": (SPLINE, (*NEW, "spread=0.5")),
+    "K = 10": ("D(10)-D-R3", NEW),
+    "hierarchical": ("H(5)-D-R3", NEW),
+    "no regulariser": (SPLINE, (*NEW, "utilization=0", "specialization=0")),
 }
 
 
@@ -37,8 +36,7 @@ def file_name(trial: str) -> str:
 
 def main() -> None:
     for name, (model, settings) in TRIALS.items():
-        shared = SHARED if model == "static" else (*SHARED, *UNREGULARIZED)
-        recipe = load_recipe("cifar10-lenet", overrides=(*shared, *settings), model=model, seed=0)
+        recipe = load_recipe("cifar10-lenet", overrides=(*SHARED, *settings), model=model, seed=0)
         where = file_name(name)
         result = record(recipe, RUNS / where, RESULTS / f"{where}.json", COMMAND)
         loss = result.epochs[-1]["train_loss"]

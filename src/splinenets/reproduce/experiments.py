@@ -82,7 +82,7 @@ def _splines(
 
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
-RESNET_STANDARD = {"epochs": 12}
+RESNET_STANDARD = {"epochs": 8}
 KNOTS = (2, 3, 4, 5)
 ORIGINAL, AUGMENTED = ", original", ", augmented"
 
@@ -109,6 +109,7 @@ EXPERIMENTS = {
         recipe="fashion-lenet",
         rows=(
             _static("LeNet"),
+            _static("LeNet-18", width=18),  # as wide as the SplineNets' MACs allow
             *(
                 Row(
                     name=f"D(5)-D-R3, w = {weight:g}",
@@ -127,11 +128,12 @@ EXPERIMENTS = {
         title="CIFAR-10, LeNet",
         recipe="cifar10-lenet",
         rows=(
-            *(_static(f"LeNet-{width}", width=width) for width in (32, 64, 128)),
+            # 35: as wide as the SplineNets' MACs allow
+            *(_static(f"LeNet-{width}", width=width) for width in (32, 35, 64, 128)),
             *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 6},
+        standard={"epochs": 10, "dropout": 0.0},  # too few epochs to overfit
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
