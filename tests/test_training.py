@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from commands import call
 from runs import recipe, tiny_task, train
@@ -103,6 +104,28 @@ def test_weight_decay_spares_biases_norms_and_matching():
     assert matching
     assert {id(p) for p in free["params"]} >= {id(p) for p in (*matching, net.norm.weight, net.dense.bias)}
     assert sum(map(len, (decayed["params"], free["params"]))) == len(list(net.parameters()))
+
+
+def test_only_offsets_learn_at_the_rate_of_knots():
+    chosen = recipe(model="H(4)-D-R3", knots_rate=0.25)
+    net = build_network(chosen, tiny_task(chosen))
+    shares = {id(p): group["share"] for group in build_optimizer(chosen, net).param_groups for p in group["params"]}
+    slow = {name for name, p in net.named_parameters() if shares[id(p)] == 0.25}
+    assert slow == {f"{name}.knots" for name, m in net.named_modules() if isinstance(m, SplineLayer)}
+    alone = recipe(model="D(4)-C-R3 independent", knots_rate=0.25)
+    net = build_network(alone, tiny_task(alone))
+    assert {group["share"] for group in build_optimizer(alone, net).param_groups} == {1.0}
+
+
+def test_knots_that_do_not_learn_stay(tmp_path):
+    chosen = recipe(model="D(4)-D-R3", knots_rate=0.0, epochs=1)
+    first = build_network(chosen, tiny_task(chosen)).state_dict()
+    train(chosen, tmp_path / "run")
+    file = next((tmp_path / "run").rglob("*.safetensors"))
+    weights = {n.removeprefix("model."): t for n, t in load_file(file).items() if n.startswith("model.")}
+    stayed = {name for name, tensor in weights.items() if name in first and torch.equal(tensor, first[name])}
+    assert {name for name in weights if name.endswith("knots")} <= stayed
+    assert "conv2.weight" not in stayed
 
 
 def test_paper_initialisation():

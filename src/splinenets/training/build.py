@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -107,17 +106,20 @@ def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
 
 
 def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
-    """SGD with momentum; weight decay only for weights and knots.
+    """SGD with momentum; weight decay only for weights and knots. A group has its "share" of the learning rate.
 
     Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
-    and decay would make every row an average.
+    and decay would make every row an average. Knots that are offsets from a shared weight learn at their own rate.
     """
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
+    names = {name for name, _ in net.named_parameters()}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in net.named_parameters():
-        (free if parameter.dim() < 2 or ".matching." in name else decayed).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": free, "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD([g for g in groups if g["params"]], lr=recipe.learning_rate, momentum=recipe.momentum)
+        decay = 0.0 if parameter.dim() < 2 or ".matching." in name else recipe.weight_decay
+        offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in names
+        share = recipe.knots_rate if offsets and ".projection." not in name else 1.0
+        groups.setdefault((decay, share), []).append(parameter)
+    return torch.optim.SGD(
+        [{"params": some, "weight_decay": decay, "share": share} for (decay, share), some in groups.items()],
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+    )

@@ -124,7 +124,7 @@ class Loop:
             loss, information = loss + penalty, float(penalty.detach())
         rate = learning_rate(self.recipe, state.step, self.steps)
         for group in state.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         state.optimizer.zero_grad()
         self.accelerator.backward(loss)
         if self.recipe.clip:

@@ -30,6 +30,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "momentum": (0, 0.9999),
     "weight_decay": (0, 10),
     "clip": (0, 1e6),
+    "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
     "bins": (2, 10_000),
@@ -65,6 +66,7 @@ class Recipe:
                       steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
+    knots_rate        the learning rate of knots around a shared weight, as a share of the others'
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
     utilization       w_u of the regulariser; with both weights 0 there is none
@@ -95,6 +97,7 @@ class Recipe:
     epochs: int = 10
     anneal: str = "one-cycle"
     learning_rate: float = 0.1
+    knots_rate: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 0.0
