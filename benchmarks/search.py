@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from splinenets.reproduce import record
@@ -10,37 +11,64 @@ from splinenets.training import load_recipe
 COMMAND = "python -m benchmarks.search"
 RESULTS = Path(__file__).parent / "results" / "search"
 RUNS = Path("runs/search")
-SPLINE = "D(5)-D-R3"
-SHARED = ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1")
-OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the recipe's before the search
+OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipe's before the search
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
-# name -> (model, what else is set)
-TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "static": ("static", OLD),
-    "splines": (SPLINE, OLD),
-    "static, no dropout": ("static", (*OLD, "dropout=0")),
-    "splines, no dropout": (SPLINE, (*OLD, "dropout=0")),
-    "static, rate 0.1, clipped": ("static", NEW),
-    "splines, rate 0.1, clipped": (SPLINE, NEW),
-    "spread 0.5": (SPLINE, (*NEW, "spread=0.5")),
-    "K = 10": ("D(10)-D-R3", NEW),
-    "hierarchical": ("H(5)-D-R3", NEW),
-    "no regulariser": (SPLINE, (*NEW, "utilization=0", "specialization=0")),
+DOT, CONV = "D(5)-D-R3", "D(5)-C-R3"
+
+
+@dataclass(frozen=True)
+class Search:
+    """Trials of one recipe: name -> (model, what else is set)."""
+
+    recipe: str
+    shared: tuple[str, ...]
+    trials: dict[str, tuple[str, tuple[str, ...]]]
+
+
+SEARCHES = {
+    "LeNet-16": Search(
+        "cifar10-lenet",
+        ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1"),
+        {
+            "static": ("static", OLD),
+            "splines": (DOT, OLD),
+            "static, no dropout": ("static", (*OLD, "dropout=0")),
+            "splines, no dropout": (DOT, (*OLD, "dropout=0")),
+            "static, rate 0.1, clipped": ("static", NEW),
+            "splines, rate 0.1, clipped": (DOT, NEW),
+            "spread 0.5": (DOT, (*NEW, "spread=0.5")),
+            "K = 10": ("D(10)-D-R3", NEW),
+            "hierarchical": ("H(5)-D-R3", NEW),
+            "no regulariser": (DOT, (*NEW, "utilization=0", "specialization=0")),
+        },
+    ),
+    "ResNet-14": Search(
+        "cifar10-resnet",
+        ("depth=14", "images=10000", "held_out=2000", "epochs=5", "batch=100", "learning_rate=0.3", "clip=1"),
+        {
+            "static": ("static", ()),
+            "splines": (CONV, ("knots_rate=1",)),
+            "knots at 0.3 of the rate": (CONV, ("knots_rate=0.3",)),
+            "knots at 0.1 of the rate": (CONV, ("knots_rate=0.1",)),
+            "knots that stay": (CONV, ("knots_rate=0",)),
+        },
+    ),
 }
 
 
-def file_name(trial: str) -> str:
-    """static, learning rate 0.1 -> static-learning-rate-0.1."""
-    return "-".join(trial.replace(",", "").replace("=", "").split())
+def file_of(search: str, trial: str) -> Path:
+    """LeNet-16 and "static, no dropout" -> LeNet-16/static-no-dropout."""
+    return Path(search) / "-".join(trial.replace(",", "").replace("=", "").split())
 
 
 def main() -> None:
-    for name, (model, settings) in TRIALS.items():
-        recipe = load_recipe("cifar10-lenet", overrides=(*SHARED, *settings), model=model, seed=0)
-        where = file_name(name)
-        result = record(recipe, RUNS / where, RESULTS / f"{where}.json", COMMAND)
-        loss = result.epochs[-1]["train_loss"]
-        print(f"{name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
+    for where, search in SEARCHES.items():
+        for name, (model, settings) in search.trials.items():
+            recipe = load_recipe(search.recipe, overrides=(*search.shared, *settings), model=model, seed=0)
+            file = file_of(where, name)
+            result = record(recipe, RUNS / file, RESULTS / f"{file}.json", COMMAND)
+            loss = result.epochs[-1]["train_loss"]
+            print(f"{where}, {name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":

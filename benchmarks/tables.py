@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.search import RESULTS, TRIALS, file_name
+from benchmarks.search import RESULTS, SEARCHES, file_of
 from splinenets.reproduce import EXPERIMENTS, collect, read_result, table
 
 ROOT = Path(__file__).parent.parent
@@ -23,17 +23,21 @@ def reproduced() -> str:
 
 
 def searched() -> str:
-    """A line for each trial of the search."""
-    lines = ["| | held-out accuracy, % | held-out loss | train loss |", "|---|---|---|---|"]
-    for name in TRIALS:
-        file = RESULTS / f"{file_name(name)}.json"
-        if not file.exists():
-            lines.append(f"| {name} | not run yet | | |")
-            continue
-        last = read_result(file).epochs[-1]
-        numbers = f"{100 * last['test_accuracy']:.2f} | {last['test_loss']:.3f} | {last['train_loss']:.3f}"
-        lines.append(f"| {name} | {numbers} |")
-    return "\n".join(lines)
+    """A table for each search, with a line for each trial."""
+    lines = []
+    for where, search in SEARCHES.items():
+        lines += [f"| {where} | held-out accuracy, % | held-out loss | train loss |", "|---|---|---|---|"]
+        lines += [f"| {name} | {outcome(RESULTS / f'{file_of(where, name)}.json')} |" for name in search.trials]
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def outcome(file: Path) -> str:
+    """What a trial came to."""
+    if not file.exists():
+        return "not run yet | |"
+    last = read_result(file).epochs[-1]
+    return f"{100 * last['test_accuracy']:.2f} | {last['test_loss']:.3f} | {last['train_loss']:.3f}"
 
 
 PAGES = {"results.md": ("splinenets reproduce", reproduced), "decisions.md": ("benchmarks.search", searched)}
