@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
     "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "storage",
-    "deploy", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
+    "deploy", "histograms", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
     "reproduce", "commands", "cli",
 ]  # fmt: skip
 

@@ -12,15 +12,15 @@ from torch import nn
 from torch.testing import assert_close
 
 import splinenets as sn
-from splinenets.regularizer import (
+from splinenets.histograms import (
     bins_in_reach,
     conditional_entropy,
     entropy,
     kernel_histogram,
     soft_bins,
     soft_histogram,
-    view_entropy,
 )
+from splinenets.regularizer import view_entropy
 
 BINS = (2, 3, 5, 50)
 SLOPES = (1.2, 4.0, 100.0, 1e4, 1e12)

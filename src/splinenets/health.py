@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .regularizer import conditional_entropy, entropy, join, sum_by_class
+from .histograms import conditional_entropy, entropy, sum_by_class
+from .regularizer import join
 from .tables import text_table
 
 # Verdict -> what it means and what to try; the numbers are those of the paper's figure 4, where each is drawn.
