@@ -1,14 +1,23 @@
 """The report and the explorer in a real browser."""
 
+from dataclasses import replace
+
 import numpy
 import pytest
 
+import splinenets as sn
 import subjects
 from browser import PATIENCE, chromium
 from splinenets.analysis import report
 from splinenets.analysis.explorer import Explorer
+from splinenets.data import augmentation
 from subjects import HOSTILE
 from test_explorer import file, serving
+
+# in shares of the pad
+SEVEN = [[(0.25, 0.25), (0.75, 0.25), (0.45, 0.8)]]
+ONE = [[(0.5, 0.2), (0.48, 0.8)]]
+FOUR = [[(0.35, 0.2), (0.3, 0.5), (0.7, 0.5)], [(0.65, 0.2), (0.62, 0.82)]]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,32 @@ def chances(page):
     return page.locator(".chance .value").all_inner_texts()
 
 
+def draw(page, strokes):
+    pad = page.locator("#pad").bounding_box()
+    for stroke in strokes:
+        (x, y), *rest = [(pad["x"] + pad["width"] * x, pad["y"] + pad["height"] * y) for x, y in stroke]
+        page.mouse.move(x, y)
+        page.mouse.down()
+        for x, y in rest:
+            page.mouse.move(x, y, steps=4)
+        page.mouse.up()
+
+
+def test_drawn_digits_are_recognised(fresh):
+    page, _ = fresh
+    net = sn.pretrained("mnist/H(4)-D-R3")
+    known = subjects.task_of(sn.data.load().test.images[:100])
+    task = replace(known, augment=augmentation("none", mean=net.card["mean"], std=net.card["std"]))
+    with serving(Explorer(net, task, name="digits", model=net.card["model"])) as server:
+        page.goto(server.address)
+        page.locator(".chance.best").wait_for()
+        for digit, strokes in {"7": SEVEN, "1": ONE, "4": FOUR}.items():
+            page.locator("#clear").click()
+            draw(page, strokes)
+            chances(page)
+            assert page.locator(".chance.best").inner_text().split()[0] == digit
+
+
 def test_the_explorer(fresh, static_and_spline, tmp_path):
     page, seen = fresh
     with serving(Explorer.of_run(static_and_spline[1])) as server:
@@ -102,13 +137,7 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         until(page, "document.querySelectorAll('#tests button')[5].getAttribute('aria-pressed') === 'true'")
         assert chances(page) != first
 
-        # draw a seven
-        pad = page.locator("#pad").bounding_box()
-        page.mouse.move(pad["x"] + 30, pad["y"] + 30)
-        page.mouse.down()
-        page.mouse.move(pad["x"] + 110, pad["y"] + 30, steps=4)
-        page.mouse.move(pad["x"] + 60, pad["y"] + 120, steps=4)
-        page.mouse.up()
+        draw(page, SEVEN)
         own = chances(page)
         assert own != first
         assert page.evaluate("state.image.pixels.length") > 1000
