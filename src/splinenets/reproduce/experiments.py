@@ -109,7 +109,7 @@ EXPERIMENTS = {
         recipe="fashion-lenet",
         rows=(
             _static("LeNet"),
-            _static("LeNet-18", width=18),  # as wide as the SplineNets' MACs allow
+            _static("LeNet-18", width=18),  # a few more MACs than the SplineNets
             *(
                 Row(
                     name=f"D(5)-D-R3, w = {weight:g}",
@@ -128,7 +128,7 @@ EXPERIMENTS = {
         title="CIFAR-10, LeNet",
         recipe="cifar10-lenet",
         rows=(
-            # 35: as wide as the SplineNets' MACs allow
+            # 35: a few more MACs than D(5)-D-R3
             *(_static(f"LeNet-{width}", width=width) for width in (32, 35, 64, 128)),
             *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
         ),
