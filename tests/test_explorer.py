@@ -285,7 +285,8 @@ def chosen(number):
 
 
 AUDITED = """
-import atexit, sys
+import atexit, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
 written = []
 def audit(event, args):
     if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
