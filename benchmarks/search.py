@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ RESULTS = Path(__file__).parent / "results" / "search"
 RUNS = Path("runs/search")
 OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipe's before the search
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
-DOT, CONV = "D(5)-D-R3", "D(5)-C-R3"
+DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,24 @@ SEARCHES = {
             "no regulariser": (DOT, (*NEW, "utilization=0", "specialization=0")),
         },
     ),
+    "LeNet-32": Search(
+        "cifar10-lenet",
+        ("held_out=5000", "epochs=10", "dropout=0"),
+        {
+            "static": ("static", ()),
+            "splines": (DOT, ()),
+            "plain dense layers": (DOT, ("plain=conv1,dense*",)),
+        },
+    ),
+    "LeNet-32, 16 epochs": Search(
+        "cifar10-lenet",
+        ("held_out=5000", "epochs=16", "dropout=0.3"),
+        {
+            "splines": (DOT, ()),
+            "static": ("static", ()),
+            "weights 1": (DOT, ("utilization=1", "specialization=1")),
+        },
+    ),
     "ResNet-14": Search(
         "cifar10-resnet",
         ("depth=14", "images=10000", "held_out=2000", "epochs=5", "batch=100", "learning_rate=0.3", "clip=1"),
@@ -50,7 +69,11 @@ SEARCHES = {
             "splines": (CONV, ("knots_rate=1",)),
             "knots at 0.3 of the rate": (CONV, ("knots_rate=0.3",)),
             "knots at 0.1 of the rate": (CONV, ("knots_rate=0.1",)),
+            "knots at 0.03 of the rate": (CONV, ("knots_rate=0.03",)),
             "knots that stay": (CONV, ("knots_rate=0",)),
+            "hierarchical, knots at 0.1 of the rate": (TREE, ("knots_rate=0.1",)),
+            "hierarchical, knots at 0.03 of the rate": (TREE, ("knots_rate=0.03",)),
+            "hierarchical, knots that stay": (TREE, ("knots_rate=0",)),
         },
     ),
 }
@@ -58,11 +81,13 @@ SEARCHES = {
 
 def file_of(search: str, trial: str) -> Path:
     """LeNet-16 and "static, no dropout" -> LeNet-16/static-no-dropout."""
-    return Path(search) / "-".join(trial.replace(",", "").replace("=", "").split())
+    return Path(*("-".join(name.replace(",", "").replace("=", "").split()) for name in (search, trial)))
 
 
 def main() -> None:
-    for where, search in SEARCHES.items():
+    """All trials, or those of the searches that are named."""
+    for where in sys.argv[1:] or SEARCHES:
+        search = SEARCHES[where]
         for name, (model, settings) in search.trials.items():
             recipe = load_recipe(search.recipe, overrides=(*search.shared, *settings), model=model, seed=0)
             file = file_of(where, name)

@@ -8,7 +8,7 @@ import pytest
 
 from commands import call
 from splinenets.commands.reproduce import NAMES
-from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, table, trials
+from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, reuse, table, trials
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, load_recipe
 
@@ -40,7 +40,7 @@ def test_every_grid_has_its_recipes_and_static_twins(name, scale):
     names = [row.name for row in experiment.rows]
     assert len({trial.name for trial in grid}) == len(grid) == 2 * len(names)
     recipes = {(trial.row.name, trial.recipe.seed): trial.recipe for trial in grid}
-    splines = {"model", "plain", "utilization", "specialization"}
+    splines = {"model", "plain", "knots_rate", "utilization", "specialization"}
     for row in experiment.rows:
         if row.twin:
             own, twin = recipes[row.name, 0].as_dict(), recipes[row.twin, 0].as_dict()
@@ -48,6 +48,8 @@ def test_every_grid_has_its_recipes_and_static_twins(name, scale):
             assert {key for key in own if own[key] != twin[key]} <= splines
     if scale == "quick":
         assert {trial.recipe.data for trial in grid} == {"embedded"}
+    if scale == "paper":
+        assert {trial.recipe.knots_rate for trial in grid} == {1.0}
 
 
 def test_seeds_and_rows_can_be_chosen():
@@ -114,6 +116,18 @@ def test_results_of_two_recipes_never_share_a_name(tmp_path):
     (tmp_path / "x.json").write_text('{"recipe": {}}')
     with pytest.raises(ValueError, match="is not a result"):
         record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "")
+
+
+def test_the_same_network_of_another_experiment_is_not_trained_again(tmp_path):
+    wanted, other, one = recipe(epochs=1), tmp_path / "a.json", tmp_path / "b.json"
+    record(replace(wanted, seed=1), tmp_path / "one", one, "")
+    assert reuse(wanted, tmp_path / "new/x.json", [one]) is None
+    assert not (tmp_path / "new").exists()
+    result = record(wanted, tmp_path / "other", other, "")
+    assert reuse(wanted, tmp_path / "new/x.json", [one, other]) == other
+    assert read_result(tmp_path / "new/x.json") == result
+    assert reuse(wanted, one, [other]) is None
+    assert read_result(one).recipe["seed"] == 1
 
 
 def test_tables_have_means_spreads_gains_and_gaps(tmp_path):

@@ -29,15 +29,17 @@ def reproduce(
 ) -> None:
     """Train the networks of one section of the paper, and print its table.
 
-    What is done is skipped, and what was cut off goes on where it stopped. Each training leaves a small result file.
+    What is done is skipped, also where another experiment trained the same network, and what was cut off goes on where
+    it stopped. Each training leaves a small result file.
     """
-    from ..reproduce import collect, draw, find, record, table, trials
+    from ..reproduce import collect, draw, find, record, reuse, table, trials
     from .display import Display
 
     todo = trials(name, scale, seeds, only or ())
     folder = out / name / scale
     for number, trial in enumerate(todo, 1):
         file = folder / f"{trial.name}.json"
+        reuse(trial.recipe, file, sorted(out.glob(f"*/{scale}/*-seed{trial.recipe.seed}.json")))
         done = file.exists()
         display = Display(trial.name)
         try:

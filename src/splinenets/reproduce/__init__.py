@@ -2,7 +2,7 @@
 
 from .experiments import EXPERIMENTS, SCALES, Experiment, Row, Trial, find, trials
 from .figure import draw
-from .record import Result, read_result, record
+from .record import Result, read_result, record, reuse
 from .table import collect, table
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "find",
     "read_result",
     "record",
+    "reuse",
     "table",
     "trials",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,12 +26,14 @@ class Row:
     """One network of an experiment.
 
     settings  what it changes in the experiment's recipe
+    fast      what else it changes in the fast schedule, not in the paper's
     twin      the row of the plain network that stands beside it: the same training, only without splines
     paper     its accuracy in the paper, in percent
     """
 
     name: str
     settings: Settings
+    fast: Settings = field(default_factory=dict)
     twin: str = ""
     paper: float | None = None
 
@@ -72,10 +74,21 @@ def _static(name: str, paper: float | None = None, **settings: Any) -> Row:
 
 
 def _splines(
-    specs: Sequence[str], twin: str, paper: Mapping[str, float] | None = None, suffix: str = "", **settings: Any
+    specs: Sequence[str],
+    twin: str,
+    paper: Mapping[str, float] | None = None,
+    suffix: str = "",
+    fast: Settings | None = None,
+    **settings: Any,
 ) -> tuple[Row, ...]:
     return tuple(
-        Row(name=spec + suffix, settings={"model": spec, **settings}, twin=twin, paper=(paper or {}).get(spec))
+        Row(
+            name=spec + suffix,
+            settings={"model": spec, **settings},
+            fast=fast or {},
+            twin=twin,
+            paper=(paper or {}).get(spec),
+        )
         for spec in specs
     )
 
@@ -83,7 +96,10 @@ def _splines(
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
 RESNET_STANDARD = {"epochs": 8}
+RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
+HIERARCHICAL = {"knots_rate": 0.03}  # in a deep network decisions about decisions must not change faster
 KNOTS = (2, 3, 4, 5)
+OPTIONS = ("C-R4", "C-R3", "D-R4", "D-R3")
 ORIGINAL, AUGMENTED = ", original", ", augmented"
 
 EXPERIMENTS = {
@@ -133,7 +149,7 @@ EXPERIMENTS = {
             *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 10, "dropout": 0.0},  # too few epochs to overfit
+        standard={"epochs": 16},
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
@@ -141,11 +157,8 @@ EXPERIMENTS = {
         recipe="cifar10-resnet",
         rows=(
             _static("ResNet-32", 92.5),
-            *_splines(
-                [f"{kind}({k})-C-R3" for kind in "DH" for k in KNOTS],
-                "ResNet-32",
-                {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4},
-            ),
+            *_splines([f"D({k})-C-R3" for k in KNOTS], "ResNet-32", RESNET_PAPER),
+            *_splines([f"H({k})-C-R3" for k in KNOTS], "ResNet-32", RESNET_PAPER, fast=HIERARCHICAL),
         ),
         quick=RESNET_QUICK,
         standard=RESNET_STANDARD,
@@ -156,11 +169,8 @@ EXPERIMENTS = {
         rows=(
             _static("ResNet-32", 92.5),
             _static("ResNet-110", 93.6, depth=110),
-            *_splines(
-                [f"{kind}(5)-{decision}-{rank}" for kind in "DH" for decision in "CD" for rank in ("R4", "R3")],
-                "ResNet-32",
-                {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6},
-            ),
+            *_splines([f"D(5)-{option}" for option in OPTIONS], "ResNet-32", RESNET_PAPER),
+            *_splines([f"H(5)-{option}" for option in OPTIONS], "ResNet-32", RESNET_PAPER, fast=HIERARCHICAL),
         ),
         quick=RESNET_QUICK,
         standard=RESNET_STANDARD,
@@ -216,4 +226,6 @@ def _trials(experiment: Experiment, scale: str, seeds: int, only: Sequence[str])
     for seed in range(seeds):  # the first seed of everything comes first
         for row in experiment.rows:
             if any(fnmatchcase(row.name, pattern) for pattern in only):
-                yield Trial(row, load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings}))
+                fast = row.fast if schedule == "fast" else {}
+                settings = {**shared, **row.settings, **fast}
+                yield Trial(row, load_recipe(experiment.recipe, schedule, seed=seed, **settings))

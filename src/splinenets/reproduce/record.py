@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,27 @@ def read_result(file: Path) -> Result:
         raise ValueError(f"{file} is not a result: {error}") from None
 
 
+def reuse(recipe: Recipe, file: Path, among: Iterable[Path]) -> Path | None:
+    """Copy the result of the same recipe to ``file``, from the first that has it: experiments share networks."""
+    same = (other for other in among if _changed(recipe, read_result(other), other) is None)
+    found = None if file.exists() else next(same, None)
+    if found:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as opened:
+            opened.write(found.read_bytes())
+    return found
+
+
 def _same(recipe: Recipe, result: Result, file: Path) -> None:
+    changed = _changed(recipe, result, file)
+    if changed is not None:
+        key, before, now = changed
+        raise ValueError(
+            f"{file} holds a result with {key}={before!r}, now {key} is {now!r}: remove it, or choose another --out"
+        )
+
+
+def _changed(recipe: Recipe, result: Result, file: Path) -> tuple[str, Any, Any] | None:
     before = Recipe.from_dict(result.recipe, str(file)).as_dict()  # fields that are younger than the file have defaults
-    for key, value in recipe.as_dict().items():
-        if before[key] != value:
-            raise ValueError(
-                f"{file} holds a result with {key}={before[key]!r}, now {key} is {value!r}: "
-                f"remove it, or choose another --out"
-            )
+    changes = ((key, before[key], now) for key, now in recipe.as_dict().items() if before[key] != now)
+    return next(changes, None)

@@ -116,7 +116,7 @@ def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
     for name, parameter in net.named_parameters():
         decay = 0.0 if parameter.dim() < 2 or ".matching." in name else recipe.weight_decay
         offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in names
-        share = recipe.knots_rate if offsets and ".projection." not in name else 1.0
+        share = recipe.knots_rate if offsets else 1.0
         groups.setdefault((decay, share), []).append(parameter)
     return torch.optim.SGD(
         [{"params": some, "weight_decay": decay, "share": share} for (decay, share), some in groups.items()],
