@@ -8,7 +8,7 @@ import pytest
 
 from commands import call
 from splinenets.commands.reproduce import NAMES
-from splinenets.reproduce import EXPERIMENTS, SCALES, collect, find, read_result, record, reuse, table, trials
+from splinenets.reproduce import EXPERIMENTS, SCALES, collect, draw, find, read_result, record, reuse, table, trials
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, load_recipe
 
@@ -130,6 +130,15 @@ def test_the_same_network_of_another_experiment_is_not_trained_again(tmp_path):
     assert read_result(one).recipe["seed"] == 1
 
 
+def test_static_networks_have_no_maps_and_their_figure_is_the_trade_off(tmp_path):
+    made = record(recipe(epochs=1, model="static"), tmp_path / "run", tmp_path / "x.json", "", layers=["conv2"])
+    assert made.maps == {}
+    draw({"LeNet-2": {0: made}, "LeNet-4": {}}, tmp_path / "figure.svg")
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "LeNet-2" in drawn
+    assert "LeNet-4" not in drawn
+
+
 def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
     experiment = find("mnist")
     made = record(recipe(epochs=1, width=2), tmp_path / "run", tmp_path / "x.json", "")
@@ -160,7 +169,14 @@ def test_the_command_trains_skips_and_prints_its_table(tmp_path):
     assert "| B = 2 |  |" in out
     assert "| B = 3 |  | not run yet |" in out
     assert "1 of 1: B=2-seed0" in err
-    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    result = read_result(tmp_path / "out/utilization/quick/B=2-seed0.json")
+    assert list(result.maps) == ["conv2", "dense1"]
+    for classes in result.maps.values():
+        assert sum(map(sum, classes.values())) == result.test_images
+        assert {len(bins) for bins in classes.values()} == {50}
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert all(words in drawn for words in ("<?xml", "B = 2", "conv2", "dense1", "Ankle boot"))
+    assert "B = 3" not in drawn
     code, again, err = call(*words, tmp_path / "runs")
     assert code == 0
     assert again == out

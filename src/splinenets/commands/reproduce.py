@@ -15,7 +15,7 @@ COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")
 RESULTS = typer.Option(Path("results"), help="Where result files go: OUT/NAME/SCALE.")
 RUNS = typer.Option(Path("runs/reproduce"), help="Where trainings keep their checkpoints.")
-FIGURE = typer.Option(None, metavar="FILE.svg", help="Draw accuracy against MACs and parameters.")
+FIGURE = typer.Option(None, metavar="FILE.svg", help="Draw accuracy against cost, or maps of classes by position.")
 
 
 def reproduce(
@@ -44,7 +44,12 @@ def reproduce(
         display = Display(trial.name)
         try:
             result = record(
-                trial.recipe, runs / name / scale / trial.name, file, f"{COMMAND} {name} --scale {scale}", display
+                trial.recipe,
+                runs / name / scale / trial.name,
+                file,
+                f"{COMMAND} {name} --scale {scale}",
+                display,
+                find(name).layers,
             )
         finally:
             display.end()

@@ -1,20 +1,37 @@
-"""Accuracy against what networks cost, as in the paper's figures."""
+"""What came out of an experiment, as a figure like the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import TYPE_CHECKING, Any
 
-from ..analysis.figures import Point, tradeoff
-from ..analysis.style import check_matplotlib, to_svg
+import torch
+
+from ..analysis.counts import shares
+from ..analysis.figures import WIDTH, Point, tradeoff
+from ..analysis.style import SHARE, check_matplotlib, styled, to_svg
+from ..analysis.text import printable
 from ..data.files import replacing
 from .record import Result
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
-    """Write an SVG with a point for each row that has results, its accuracy being the mean over seeds."""
+    """Write an SVG: maps of positions by class where results have them, else accuracy against cost."""
     check_matplotlib()
+    seen = {name: next((r for r in found.values() if r.maps), None) for name, found in results.items()}
+    mapped = {name: result for name, result in seen.items() if result}
+    figure = specialization_maps(mapped) if mapped else tradeoff(_points(results))
+    with replacing(path) as file:
+        file.write(to_svg(figure))
+
+
+def _points(results: Mapping[str, Mapping[int, Result]]) -> Sequence[Point]:
+    """One for each row that has results, its accuracy being the mean over seeds."""
     points = []
     for name, found in results.items():
         if found:
@@ -28,5 +45,33 @@ def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
                     parameters=some.parameters,
                 )
             )
-    with replacing(path) as file:
-        file.write(to_svg(tradeoff(points)))
+    return points
+
+
+@styled
+def specialization_maps(results: Mapping[str, Result]) -> Figure:
+    """The paper's figure 7: classes by bins, each bin's classes adding up to 1; a column a network, a line a layer."""
+    from matplotlib.figure import Figure
+
+    layers = list(next(iter(results.values())).maps)
+    classes = list(next(iter(results.values())).maps[layers[0]])
+    height = 0.5 + (0.5 + 0.19 * len(classes)) * len(layers)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(len(layers), len(results), squeeze=False, sharex=True, sharey=True)
+    image: Any = None
+    for column, (name, result) in enumerate(results.items()):
+        for axis, layer in zip(grid[:, column], layers, strict=True):
+            counts = torch.tensor(list(result.maps[layer].values()))
+            image = axis.imshow(
+                shares(counts).numpy(), aspect="auto", cmap=SHARE, vmin=0, vmax=1, extent=(0, 1, len(classes), 0)
+            )
+            axis.set(xticks=(0, 0.5, 1))
+            axis.set_yticks([i + 0.5 for i in range(len(classes))], [printable(each, 16) for each in classes])
+            axis.tick_params(left=False)
+            axis.spines[:].set_visible(False)
+        grid[0, column].set_title(printable(name, 24))
+        grid[-1, column].set_xlabel("position")
+    for axis, layer in zip(grid[:, 0], layers, strict=True):
+        axis.set_ylabel(printable(layer, 24))
+    figure.colorbar(image, ax=grid, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+    return figure

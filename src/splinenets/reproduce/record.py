@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..analysis.counts import by_class, telling
+from ..analysis.observe import travel
 from ..cost import cost
 from ..data.files import replacing
 from ..training.build import build_network, load_task
-from ..training.recipe import Recipe
+from ..training.recipe import STATIC, Recipe
+from ..training.restore import load_run
 from ..training.run import Run
 from ..training.runner import train
 from ..training.watcher import Watcher
@@ -30,6 +33,7 @@ class Result:
     test_images  on which accuracy was measured
     parameters   of the deployed network, and its ``macs`` for one sample
     seconds      that the epochs took, in which the machine may have had other things to do
+    maps         layer -> class -> test images in each of 50 bins, on the layer's spline that tells most about classes
     """
 
     recipe: dict[str, Any]
@@ -43,6 +47,7 @@ class Result:
     precision: str
     versions: dict[str, str]
     command: str
+    maps: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -50,25 +55,27 @@ class Result:
         return self.epochs[-1]["test_accuracy"]
 
 
-def record(recipe: Recipe, run: Path, file: Path, command: str, watcher: Watcher | None = None) -> Result:
+def record(
+    recipe: Recipe, run: Path, file: Path, command: str, watcher: Watcher | None = None, layers: Sequence[str] = ()
+) -> Result:
     """Train a recipe in the folder ``run`` and write ``file``, unless it is there; what was cut off goes on.
 
-    ``command`` is what the file says of its making. A file of another recipe is an error: results of different recipes
-    never stand under one name.
+    ``command`` is what the file says of its making, and ``layers`` are those of which it holds maps. A file of another
+    recipe is an error: results of different recipes never stand under one name.
     """
     if file.exists():
         result = read_result(file)
         _same(recipe, result, file)
         return result
     train(recipe, run, resume=True, watcher=watcher)
-    result = summarize(recipe, run, command)
+    result = summarize(recipe, run, command, layers)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as opened:
         opened.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
     return result
 
 
-def summarize(recipe: Recipe, run: Path, command: str) -> Result:
+def summarize(recipe: Recipe, run: Path, command: str, layers: Sequence[str] = ()) -> Result:
     """What a finished run's folder tells."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch"]
@@ -88,7 +95,20 @@ def summarize(recipe: Recipe, run: Path, command: str) -> Result:
         precision=about["precision"],
         versions=about["versions"],
         command=command,
+        maps=_maps(run, layers) if layers and recipe.model != STATIC else {},
     )
+
+
+def _maps(run: Path, layers: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+    net, task, *_ = load_run(run)
+    test = task.data.test
+    _, positions = travel(net, task, test, len(test.labels))
+    maps = {}
+    for layer in layers:
+        position = positions[layer].flatten(1)
+        told = by_class(position[:, telling(position, test.labels)[:1]], test.labels, len(task.data.classes))
+        maps[layer] = dict(zip(task.data.classes, told[:, 0].int().tolist(), strict=True))
+    return maps
 
 
 def read_result(file: Path) -> Result:
