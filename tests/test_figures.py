@@ -7,10 +7,11 @@ import torch
 from matplotlib.figure import Figure
 
 import splinenets as sn
-from splinenets.analysis import figures
+from splinenets.analysis import figures, progress
 from splinenets.analysis.counts import by_class, join_rare, shares, spread_out, telling
-from splinenets.analysis.figures import Epoch, LayerEpoch, Point
+from splinenets.analysis.figures import Point
 from splinenets.analysis.filters import along, view
+from splinenets.analysis.progress import Epoch, LayerEpoch
 from splinenets.analysis.records import parse_epoch
 from splinenets.analysis.style import to_png, to_svg
 from splinenets.analysis.text import printable, unique
@@ -57,10 +58,10 @@ def labels(classes, samples=200):
 
 
 CASES = {
-    "positions over time": lambda: figures.positions_over_time(epochs()),
-    "one epoch": lambda: figures.positions_over_time(epochs(1, 1)),
-    "many epochs and layers": lambda: figures.positions_over_time(epochs(200, 109)),
-    "empty histograms": lambda: figures.positions_over_time(
+    "positions over time": lambda: progress.positions_over_time(epochs()),
+    "one epoch": lambda: progress.positions_over_time(epochs(1, 1)),
+    "many epochs and layers": lambda: progress.positions_over_time(epochs(200, 109)),
+    "empty histograms": lambda: progress.positions_over_time(
         [parse_epoch({"epoch": 1, "train_accuracy": 0, "test_accuracy": 0, "test_loss": 0, "layers": [{"layer": "a", "entropy": 0, "information": 0, "verdict": "", "histogram": [0] * 50}]})]
     ),
     "utilization": lambda: figures.utilization(positions()),
@@ -75,9 +76,9 @@ CASES = {
     "tradeoff without numbers": lambda: figures.tradeoff([point(accuracy=math.nan, samples=0, macs=0)]),
     "tradeoff without latency": lambda: figures.tradeoff([point("static"), point("spline", latency=None)]),
     "tradeoff of many": lambda: figures.tradeoff([point(name) for name in HOSTILE[:12]]),
-    "health": lambda: figures.health_over_epochs(epochs()),
-    "health of many layers": lambda: figures.health_over_epochs(epochs(100, 31)),
-    "hostile names": lambda: figures.health_over_epochs(epochs(3, 100, HOSTILE)),
+    "health": lambda: progress.health_over_epochs(epochs()),
+    "health of many layers": lambda: progress.health_over_epochs(epochs(100, 31)),
+    "hostile names": lambda: progress.health_over_epochs(epochs(3, 100, HOSTILE)),
     "hostile layers": lambda: figures.utilization(positions(100, names=HOSTILE)),
 }  # fmt: skip
 

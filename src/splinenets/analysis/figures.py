@@ -13,45 +13,17 @@ from torch import Tensor
 from ..basis import bspline_basis
 from ..health import histogram
 from ..layers import SplineLayer
-from .counts import by_class, join_rare, most_telling, shares, spread_out
+from .counts import by_class, join_rare, most_telling, spread_out
 from .filters import along, liveliest, view
-from .style import BLUE, DASHES, GREY, MARKERS, ORANGE, SERIES, SHARE, SIGNED, TIME, VERDICTS, styled
+from .panels import LAYERS, NAME, WIDTH, class_map, class_scale, grid_of, outer_labels
+from .style import BLUE, DASHES, MARKERS, ORANGE, SERIES, SIGNED, styled
 from .text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LAYERS = 6  # in one figure
 STATIONS = 8  # layers on the way of a flow
-WIDTH = 9.0  # inches: text of 9 points stays readable on a page and on a screen
-NAME = 24  # letters of a name
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerEpoch:
-    """What one epoch's metrics say about a layer."""
-
-    entropy: float
-    information: float
-    verdict: str
-    histogram: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """What the metrics say about one epoch; accuracies are shares."""
-
-    number: int
-    train_accuracy: float
-    test_accuracy: float
-    test_loss: float
-    layers: Mapping[str, LayerEpoch]
-
-    @property
-    def histograms(self) -> bool:
-        """Whether it holds the positions of every layer."""
-        return bool(self.layers) and all(layer.histogram for layer in self.layers.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,35 +36,6 @@ class Point:
     macs: int
     parameters: int
     latency: float | None = None  # seconds
-
-
-@styled
-def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
-    """How each layer's positions were spread, epoch after epoch, the newest in front."""
-    from matplotlib import colormaps
-
-    layers = spread_out(list(epochs[-1].layers), LAYERS)
-    shown = spread_out([e for e in epochs if set(layers) <= set(e.layers)], 20)
-    figure, axes = _grid(len(layers), columns=3, height=3.2)
-    colours = colormaps[TIME]
-    for axis, layer in zip(axes, layers, strict=True):
-        counts = [torch.tensor(e.layers[layer].histogram).double() for e in shown]
-        density = [c / c.sum().clamp(min=1) * len(c) for c in counts]  # 1 where positions are uniform
-        tallest = max(float(d.max()) for d in density) or 1.0
-        for i, d in enumerate(density):
-            base = len(shown) - 1 - i
-            height = (base + d * (3 / tallest)).numpy()
-            x = ((torch.arange(len(d)) + 0.5) / len(d)).numpy()
-            colour = colours(0.1 + 0.8 * i / max(len(shown) - 1, 1))
-            axis.fill_between(x, base, height, color=colour, zorder=i, linewidth=0)
-            axis.plot(x, height, color="white", linewidth=0.8, zorder=i)
-        labelled = range(len(shown)) if len(shown) <= 10 else spread_out(range(len(shown)), 6)
-        axis.set_yticks([len(shown) - 1 - i for i in labelled], [str(shown[i].number) for i in labelled])
-        axis.set(title=_name(layer), xlim=(0, 1), ylim=(-0.2, len(shown) + 2.2), xticks=(0, 0.5, 1))
-        axis.tick_params(left=False)
-        axis.spines["left"].set_visible(False)
-    _outer_labels(axes, 3, "position", "epoch")
-    return figure
 
 
 @styled
@@ -127,7 +70,7 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5,
         for axis in grid[row]:
             axis.set_ylim(0, 1.08 * max(top, 1))
             axis.set_yticks((0, 1) if top < 6 else (0, round(top)))
-        grid[row][0].set_ylabel(_name(layer, 16), rotation=0, ha="right", va="center")
+        grid[row][0].set_ylabel(printable(layer, 16), rotation=0, ha="right", va="center")
     return figure
 
 
@@ -138,23 +81,16 @@ def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Seq
     labels, names = join_rare(labels, classes)
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     columns = min(len(layers), 3)
-    figure, axes = _grid(len(layers), columns=3, height=0.9 + 0.19 * len(names))
+    figure, axes = grid_of(len(layers), columns=3, height=0.9 + 0.19 * len(names))
     image: Any = None
     for number, (axis, layer) in enumerate(zip(axes, layers, strict=True)):
         spline = chosen[layer]
         counts = by_class(positions[layer].flatten(1)[:, [spline]], labels, len(names), bins)[:, 0]
-        image = axis.imshow(
-            shares(counts).numpy(), aspect="auto", cmap=SHARE, vmin=0, vmax=1, extent=(0, 1, len(names), 0)
-        )
+        image = class_map(axis, counts, names if number % columns == 0 else ())
         several = positions[layer].flatten(1).shape[1] > 1
-        axis.set(title=_name(layer) + (f", spline {spline + 1}" if several else ""), xticks=(0, 0.5, 1))
-        axis.set_yticks(
-            [i + 0.5 for i in range(len(names))], [_name(n, 16) for n in names] if number % columns == 0 else []
-        )
-        axis.tick_params(left=False)
-        axis.spines[:].set_visible(False)
-    _outer_labels(axes, 3, "position", "")
-    figure.colorbar(image, ax=axes, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+        axis.set_title(printable(layer, NAME) + (f", spline {spline + 1}" if several else ""))
+    outer_labels(axes, 3, "position", "")
+    class_scale(figure, image, axes)
     return figure
 
 
@@ -165,7 +101,7 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
     labels, names = join_rare(labels, classes)
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     paths = torch.stack([positions[layer].flatten(1)[:, chosen[layer]].float() for layer in layers], 1)  # (N, layers)
-    figure, axes = _grid(len(names), columns=5, height=1.9)
+    figure, axes = grid_of(len(names), columns=5, height=1.9)
     at, curves = _smooth(paths)
     x = at.numpy()
     everyone = curves[spread_out(range(len(curves)), 80)].T.numpy()
@@ -174,15 +110,17 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
         axis.set_rasterization_zorder(3)  # thousands of lines are smaller as pixels
         axis.plot(x, everyone, color="#d1d5db", linewidth=0.4, zorder=1)
         axis.plot(x, own, color=SERIES[number % len(SERIES)], linewidth=0.8, alpha=0.7, zorder=2)
-        axis.set(title=_name(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
+        axis.set(title=printable(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
         axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
         upright = len(layers) > 4 or max(map(len, layers)) > 7
-        axis.set_xticks(range(len(layers)), [_name(n, 20) for n in layers], rotation=90 if upright else 0, fontsize=7.5)
+        axis.set_xticks(
+            range(len(layers)), [printable(n, 20) for n in layers], rotation=90 if upright else 0, fontsize=7.5
+        )
         if number + 5 < len(names):
             axis.set_xticklabels([])
         if number % 5:
             axis.set_yticklabels([])
-    _outer_labels(axes, 5, "", "position")
+    outer_labels(axes, 5, "", "position")
     return figure
 
 
@@ -212,7 +150,7 @@ def filters_along(layer: SplineLayer, name: str = "", splines: Sequence[int] | N
                 axis.set_xlabel(shown.title, loc="left", fontsize=7.5)
     _influence(figure.add_subplot(grid[-1, :]), spec.knots, spec.spline_degree, places)
     if name:
-        figure.suptitle(_name(name, 60), x=0.01, ha="left", fontsize=10)
+        figure.suptitle(printable(name, 60), x=0.01, ha="left", fontsize=10)
     return figure
 
 
@@ -238,7 +176,7 @@ def tradeoff(points: Sequence[Point]) -> Figure:
                 markersize=8,
                 capsize=3,
                 linestyle="none",
-                label=_name(point.name, 30) if axis is axes[0] else None,
+                label=printable(point.name, 30) if axis is axes[0] else None,
             )
         values = [getattr(point, attribute) * scale for point in points]
         axis.set(xlabel=label, xlim=(0, 1.15 * (max(values) or 1)))
@@ -249,49 +187,6 @@ def tradeoff(points: Sequence[Point]) -> Figure:
         axis.set_axisbelow(True)
     axes[0].set_ylabel("test accuracy, %")
     figure.legend(loc="outside lower center", ncols=min(len(points), 4))
-    return figure
-
-
-@styled
-def health_over_epochs(epochs: Sequence[Epoch]) -> Figure:
-    """Accuracy, entropy, information and verdicts, epoch after epoch."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    numbers = [e.number for e in epochs]
-    layers = list(epochs[-1].layers)
-    few = len(layers) <= len(SERIES)
-    rows = max(len(layers), 3)
-    figure = Figure(figsize=(WIDTH, 3.0 + min(0.24 * rows, 6.0) + 0.6), layout="constrained")
-    grid = figure.add_gridspec(2, 3, height_ratios=[2.4, min(0.24 * rows, 6.0)])
-    accuracy, entropy, bits = (figure.add_subplot(grid[0, i]) for i in range(3))
-    accuracy.plot(numbers, [100 * e.train_accuracy for e in epochs], color=GREY, linestyle="--", label="training")
-    accuracy.plot(numbers, [100 * e.test_accuracy for e in epochs], color=BLUE, marker=".", label="test")
-    accuracy.set(title="accuracy, %", xlabel="epoch")
-    accuracy.legend(loc="lower right")
-    for i, layer in enumerate(layers):
-        style: dict[str, Any] = {
-            "color": SERIES[i] if few else colormaps[TIME](i / (len(layers) - 1)),
-            "linestyle": DASHES[i % len(DASHES)],
-            "label": _name(layer, 16),
-        }
-        known = [e for e in epochs if layer in e.layers]
-        at = [e.number for e in known]
-        entropy.plot(at, [100 * e.layers[layer].entropy for e in known], **style)
-        bits.plot(at, [e.layers[layer].information for e in known], **style)
-    entropy.set(title="entropy, % of uniform", xlabel="epoch", ylim=(0, 103))
-    bits.set(title="told about the class, bits", xlabel="epoch")
-    bits.set_ylim(bottom=0)
-    if few:
-        entropy.legend(loc="lower right", fontsize=8)
-    else:
-        shades = "dark: first layers\nbright: last layers"
-        entropy.text(0.97, 0.05, shades, transform=entropy.transAxes, ha="right", fontsize=8)
-    for axis in (accuracy, entropy, bits):
-        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axis.grid(axis="y", color="#e5e7eb")
-    _verdicts(figure.add_subplot(grid[1, :]), epochs, layers)
     return figure
 
 
@@ -320,44 +215,6 @@ def _influence(axis: Axes, knots: int, degree: int, places: Tensor) -> None:
     axis.set(xticks=(0, 0.25, 0.5, 0.75, 1), yticks=())
 
 
-def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
-
-    sparse = len(epochs) <= 40 and len(layers) <= 20
-    verdicts = [[e.layers[layer].verdict if layer in e.layers else "" for e in epochs] for layer in layers]
-    colours = {"": "#ffffff", **{verdict: colour for verdict, (colour, _) in VERDICTS.items()}, "other": GREY}
-    places = {verdict: i for i, verdict in enumerate(colours)}
-    codes = [[places.get(verdict, places["other"]) for verdict in row] for row in verdicts]
-    axis.pcolormesh(
-        [i - 0.5 for i in range(len(epochs) + 1)],
-        [i - 0.5 for i in range(len(layers) + 1)],
-        codes,
-        cmap=ListedColormap(list(colours.values())),
-        vmin=-0.5,
-        vmax=len(colours) - 0.5,
-        edgecolors="white",
-        linewidth=1 if sparse else 0,
-        rasterized=not sparse,
-    )
-    for row, line in enumerate(verdicts if sparse else ()):
-        for column, verdict in enumerate(line):
-            if letter := VERDICTS.get(verdict, ("", "?"))[1] if verdict else "":
-                ink = "white" if verdict == "constant" else "black"
-                axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
-    axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
-    shown = spread_out(range(len(layers)), 20)
-    axis.set_yticks(shown, [_name(layers[i], 16) for i in shown])
-    axis.xaxis.set_major_formatter(
-        lambda x, _: str(epochs[round(x)].number) if 0 <= round(x) < len(epochs) and x == round(x) else ""
-    )
-    axis.xaxis.set_major_locator(MaxNLocator(12, integer=True))
-    axis.tick_params(left=False)
-    handles = [Patch(facecolor=c, label=f"{v} ({letter})" if letter else v) for v, (c, letter) in VERDICTS.items()]
-    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), fontsize=8)
-
-
 def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
     """Paths as curves that leave and reach every layer level: (N, layers) -> (points,), (N, points)."""
     layers = paths.shape[1]
@@ -368,31 +225,6 @@ def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
     t = x - left
     ease = t * t * (3 - 2 * t)
     return x, paths[:, left] * (1 - ease) + paths[:, left + 1] * ease
-
-
-def _grid(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, ``height`` inches each."""
-    from matplotlib.figure import Figure
-
-    columns = min(columns, count)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH if columns > 1 else WIDTH / 2, 0.3 + height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
-    for axis in axes[count:]:
-        axis.set_visible(False)
-    return figure, axes[:count]
-
-
-def _outer_labels(axes: Sequence[Axes], columns: int, bottom: str, left: str) -> None:
-    for number, axis in enumerate(axes):
-        if number + columns >= len(axes):
-            axis.set_xlabel(bottom)
-        if number % columns == 0:
-            axis.set_ylabel(left)
-
-
-def _name(text: str, most: int = NAME) -> str:
-    return printable(text, most)
 
 
 def _compact(value: float) -> str:

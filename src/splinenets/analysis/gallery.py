@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ..data.files import replacing
 from ..layers import SplineLayer
-from . import figures
+from . import figures, progress
 from .counts import spread_out
 from .observe import observe
+from .panels import LAYERS
 from .records import read_records
 from .style import check_matplotlib, to_png, to_svg
 from .text import printable
@@ -36,22 +37,22 @@ class Drawn:
     figure: Figure
 
 
-def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
+def over_epochs(epochs: Sequence[progress.Epoch]) -> Iterator[Drawn]:
     """What the metrics alone can show."""
     if drawable := [epoch for epoch in epochs if epoch.histograms]:
         yield Drawn(
             name="positions",
             title="Positions over time",
             caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
-            "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), figures.LAYERS),
-            figure=figures.positions_over_time(drawable),
+            "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), LAYERS),
+            figure=progress.positions_over_time(drawable),
         )
     if layered := [epoch for epoch in epochs if epoch.layers]:
         yield Drawn(
             name="health",
             title="Health over epochs",
             caption="Entropy is 100% for uniform positions. Verdicts are those of splinenets.health.",
-            figure=figures.health_over_epochs(layered),
+            figure=progress.health_over_epochs(layered),
         )
 
 
@@ -63,14 +64,14 @@ def at_the_end(
         name="utilization",
         title="How evenly splines are used",
         caption="Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps."
-        + _some(len(positions), figures.LAYERS),
+        + _some(len(positions), LAYERS),
         figure=figures.utilization(positions),
     )
     yield Drawn(
         name="specialization",
         title="Specialisation",
         caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
-        "tells most about the class." + _some(len(positions), figures.LAYERS),
+        "tells most about the class." + _some(len(positions), LAYERS),
         figure=figures.specialization(positions, labels, classes),
     )
     yield Drawn(

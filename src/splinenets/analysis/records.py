@@ -14,7 +14,7 @@ from ..training.build import Task
 from ..training.recipe import STATIC
 from ..training.restore import load_run
 from ..training.run import FORMAT, Run
-from .figures import Epoch, LayerEpoch
+from .progress import Epoch, LayerEpoch
 from .text import printable, unique
 
 BINS = 50

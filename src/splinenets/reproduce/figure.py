@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..analysis.counts import shares
-from ..analysis.figures import WIDTH, Point, tradeoff
-from ..analysis.style import SHARE, check_matplotlib, styled, to_svg
+from ..analysis.figures import Point, tradeoff
+from ..analysis.panels import WIDTH, class_map, class_scale
+from ..analysis.style import check_matplotlib, styled, to_svg
 from ..analysis.text import printable
 from ..data.files import replacing
 from .record import Result
@@ -57,21 +57,14 @@ def specialization_maps(results: Mapping[str, Result]) -> Figure:
     classes = list(next(iter(results.values())).maps[layers[0]])
     height = 0.5 + (0.5 + 0.19 * len(classes)) * len(layers)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    grid = figure.subplots(len(layers), len(results), squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(len(layers), len(results), squeeze=False, sharex=True)
     image: Any = None
     for column, (name, result) in enumerate(results.items()):
         for axis, layer in zip(grid[:, column], layers, strict=True):
-            counts = torch.tensor(list(result.maps[layer].values()))
-            image = axis.imshow(
-                shares(counts).numpy(), aspect="auto", cmap=SHARE, vmin=0, vmax=1, extent=(0, 1, len(classes), 0)
-            )
-            axis.set(xticks=(0, 0.5, 1))
-            axis.set_yticks([i + 0.5 for i in range(len(classes))], [printable(each, 16) for each in classes])
-            axis.tick_params(left=False)
-            axis.spines[:].set_visible(False)
+            image = class_map(axis, torch.tensor(list(result.maps[layer].values())), () if column else classes)
         grid[0, column].set_title(printable(name, 24))
         grid[-1, column].set_xlabel("position")
     for axis, layer in zip(grid[:, 0], layers, strict=True):
         axis.set_ylabel(printable(layer, 24))
-    figure.colorbar(image, ax=grid, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+    class_scale(figure, image, grid)
     return figure
