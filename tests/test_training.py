@@ -106,6 +106,16 @@ def test_weight_decay_spares_biases_norms_and_matching():
     assert sum(map(len, (decayed["params"], free["params"]))) == len(list(net.parameters()))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["static", "H(5)-D-R3"])
+def test_the_papers_learning_rate_does_not_break_a_lenet(model, tmp_path):
+    small = [word for each in ("width=8", "images=2000", "epochs=20", "seed=1") for word in ("--set", each)]
+    code, *_ = call("train", "demo", "--schedule", "paper", "--model", model, *small, "--out", tmp_path / "run")
+    assert code == 0
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["train_loss"] < 1.5  # chance has 2.3
+
+
 def test_only_offsets_learn_at_the_rate_of_knots():
     chosen = recipe(model="H(4)-D-R3", knots_rate=0.25)
     net = build_network(chosen, tiny_task(chosen))
