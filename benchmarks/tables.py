@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tables``: writes the tables of trainings in docs/ anew, from benchmarks/results."""
+"""``python -m benchmarks.tables``: writes tables and figures of trainings in docs/ anew, from benchmarks/results."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from benchmarks.search import RESULTS, SEARCHES, file_of
-from splinenets.reproduce import EXPERIMENTS, collect, read_result, table
+from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 
 ROOT = Path(__file__).parent.parent
 REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
 SCALE = "standard"
+DRAWN = ("fashion-specialization", "cifar10-lenet", "cifar10-resnet-options")
 
 
 def reproduced() -> str:
@@ -57,6 +58,8 @@ def main() -> None:
         text = path.read_text()
         old = section(text, marker)
         path.write_text(text[: old.start()] + tables() + text[old.end() :])
+    for name in DRAWN:
+        draw(collect(EXPERIMENTS[name], REPRODUCED / name / SCALE), ROOT / "docs" / "figures" / f"{name}.svg")
 
 
 if __name__ == "__main__":
