@@ -93,6 +93,12 @@ def _splines(
     )
 
 
+def _weighted(spec: str, weight: float, twin: str) -> Row:
+    """Both of the regulariser's weights are set."""
+    settings = {"model": spec, "utilization": weight, "specialization": weight}
+    return Row(name=f"{spec}, w = {weight:g}", settings=settings, twin=twin)
+
+
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
 RESNET_STANDARD = {"epochs": 8}
@@ -126,14 +132,7 @@ EXPERIMENTS = {
         rows=(
             _static("LeNet"),
             _static("LeNet-18", width=18),  # a few more MACs than the SplineNets
-            *(
-                Row(
-                    name=f"D(5)-D-R3, w = {weight:g}",
-                    settings={"model": "D(5)-D-R3", "utilization": weight, "specialization": weight},
-                    twin="LeNet",
-                )
-                for weight in (0.0, 0.05, 0.2, 1.0)
-            ),
+            *(_weighted("D(5)-D-R3", weight, "LeNet") for weight in (0.0, 0.05, 0.2, 1.0)),
         ),
         quick=LENET_QUICK,
         standard={"width": 16, "epochs": 6},
@@ -147,6 +146,7 @@ EXPERIMENTS = {
             # 35: a few more MACs than D(5)-D-R3
             *(_static(f"LeNet-{width}", width=width) for width in (32, 35, 64, 128)),
             *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
+            _weighted("D(5)-D-R3", 1.0, "LeNet-32"),
         ),
         quick=LENET_QUICK,
         standard={"epochs": 16},
