@@ -56,8 +56,8 @@ def test_seeds_and_rows_can_be_chosen():
     rows = len(EXPERIMENTS["fashion-specialization"].rows)
     assert len(trials("fashion-specialization", "standard")) == 3 * rows
     assert len(trials("fashion-specialization", "quick")) == rows
-    chosen = trials("cifar10-lenet", "standard", 2, ["LeNet-32", "D(5)*"])
-    assert [t.name for t in chosen] == ["LeNet-32-seed0", "D5-D-R3-seed0", "LeNet-32-seed1", "D5-D-R3-seed1"]
+    chosen = trials("cifar10-lenet", "standard", 2, ["LeNet-32", "D(4)*"])
+    assert [t.name for t in chosen] == ["LeNet-32-seed0", "D4-D-R3-seed0", "LeNet-32-seed1", "D4-D-R3-seed1"]
 
 
 def test_the_help_names_every_experiment():
