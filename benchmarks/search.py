@@ -27,6 +27,14 @@ class Search:
 
 
 SEARCHES = {
+    "Fashion-MNIST, LeNet-16": Search(
+        "fashion-lenet",
+        ("width=16", "held_out=10000", "epochs=6"),
+        {
+            "static": ("static", ()),
+            **{f"weights {w}": (DOT, (f"utilization={w}", f"specialization={w}")) for w in ("0.05", "1", "5")},
+        },
+    ),
     "LeNet-16": Search(
         "cifar10-lenet",
         ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1"),
