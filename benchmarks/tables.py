@@ -11,7 +11,7 @@ from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 ROOT = Path(__file__).parent.parent
 REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
 SCALE = "standard"
-DRAWN = ("fashion-specialization", "cifar10-lenet", "cifar10-resnet-options")
+DRAWN = ("fashion-specialization", "cifar10-lenet")
 
 
 def reproduced() -> str:
