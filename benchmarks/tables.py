@@ -1,9 +1,10 @@
-"""``python -m benchmarks.tables``: writes tables and figures of trainings in docs/ anew, from benchmarks/results."""
+"""``python -m benchmarks.tables``: writes tables and figures of trainings anew, from benchmarks/results."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import mean
 
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
@@ -12,6 +13,13 @@ ROOT = Path(__file__).parent.parent
 REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
 SCALE = "standard"
 DRAWN = ("fashion-specialization", "cifar10-lenet")
+SUMMARY = (  # experiment, row, what is trained
+    ("fashion-specialization", "D(5)-D-R3, w = 1", "Fashion-MNIST, LeNet-16"),
+    ("mnist", "H(4)-D-R3, augmented", "MNIST, LeNet-32"),
+    ("cifar10-lenet", "D(5)-D-R3", "CIFAR-10, LeNet-32"),
+    ("cifar10-resnet-options", "D(5)-C-R3", "CIFAR-10, ResNet-32"),
+    ("cifar10-resnet-options", "H(5)-C-R3", "CIFAR-10, ResNet-32"),
+)
 
 
 def reproduced() -> str:
@@ -41,7 +49,26 @@ def outcome(file: Path) -> str:
     return f"{100 * last['test_accuracy']:.2f} | {last['test_loss']:.3f} | {last['train_loss']:.3f}"
 
 
-PAGES = {"results.md": ("splinenets reproduce", reproduced), "decisions.md": ("benchmarks.search", searched)}
+def summary() -> str:
+    """Some SplineNets beside their static twins, by the table of their experiment."""
+    lines = ["| network | static twin, % | SplineNet, % | gain | seeds | epochs |", "|---|---|---|---|---|---|"]
+    for name, row, title in SUMMARY:
+        results = collect(EXPERIMENTS[name], REPRODUCED / name / SCALE)
+        twin = next(each.twin for each in EXPERIMENTS[name].rows if each.name == row)
+        seeds = sorted(set(results[row]) & set(results[twin]))
+        own, plain = ([100 * results[each][seed].accuracy for seed in seeds] for each in (row, twin))
+        epochs = len(results[row][seeds[0]].epochs)
+        gain = mean(own) - mean(plain)
+        cells = f"{mean(plain):.2f} | {mean(own):.2f} | {gain:+.2f} | {len(seeds)} | {epochs}"
+        lines.append(f"| {title}, {row} | {cells} |")
+    return "\n".join(lines)
+
+
+PAGES = {
+    "README.md": ("splinenets reproduce", summary),
+    "docs/results.md": ("splinenets reproduce", reproduced),
+    "docs/decisions.md": ("benchmarks.search", searched),
+}
 
 
 def section(page: str, marker: str) -> re.Match[str]:
@@ -54,7 +81,7 @@ def section(page: str, marker: str) -> re.Match[str]:
 
 def main() -> None:
     for name, (marker, tables) in PAGES.items():
-        path = ROOT / "docs" / name
+        path = ROOT / name
         text = path.read_text()
         old = section(text, marker)
         path.write_text(text[: old.start()] + tables() + text[old.end() :])

@@ -53,7 +53,7 @@ def test_the_table_of_converted_networks_is_up_to_date():
 @pytest.mark.parametrize("page", tables.PAGES)
 def test_the_tables_of_trainings_are_what_the_result_files_say(page):
     marker, make = tables.PAGES[page]
-    assert tables.section((DOCS / page).read_text(), marker)[0] == make()
+    assert tables.section((tables.ROOT / page).read_text(), marker)[0] == make()
 
 
 def test_the_tables_of_speed_are_up_to_date():
