@@ -14,6 +14,7 @@ REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
 SCALE = "standard"
 DRAWN = ("fashion-specialization", "cifar10-lenet")
 SUMMARY = (  # experiment, row, what is trained
+    ("fashion-specialization", "D(5)-D-R3, w = 0.05", "Fashion-MNIST, LeNet-16"),
     ("fashion-specialization", "D(5)-D-R3, w = 1", "Fashion-MNIST, LeNet-16"),
     ("mnist", "H(4)-D-R3, augmented", "MNIST, LeNet-32"),
     ("cifar10-lenet", "D(5)-D-R3", "CIFAR-10, LeNet-32"),
