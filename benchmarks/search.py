@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splinenets.reproduce import record
-from splinenets.training import load_recipe
+from splinenets.training import Recipe, load_recipe
+from splinenets.training.parsing import nearest
 
 COMMAND = "python -m benchmarks.search"
 RESULTS = Path(__file__).parent / "results" / "search"
@@ -92,14 +93,24 @@ def file_of(search: str, trial: str) -> Path:
     return Path(*("-".join(name.replace(",", "").replace("=", "").split()) for name in (search, trial)))
 
 
+def recipe_of(search: str, trial: str) -> Recipe:
+    """What a trial trains."""
+    chosen = SEARCHES[search]
+    model, settings = chosen.trials[trial]
+    return load_recipe(chosen.recipe, overrides=(*chosen.shared, *settings), model=model, seed=0)
+
+
 def main() -> None:
-    """All trials, or those of the searches that are named."""
-    for where in sys.argv[1:] or SEARCHES:
-        search = SEARCHES[where]
-        for name, (model, settings) in search.trials.items():
-            recipe = load_recipe(search.recipe, overrides=(*search.shared, *settings), model=model, seed=0)
+    """All trials, or those of the searches that are named, as in ``python -m benchmarks.search ResNet-14``."""
+    chosen = sys.argv[1:] or list(SEARCHES)
+    for where in chosen:
+        if where not in SEARCHES:
+            print(f"unknown search {where!r}{nearest(where, SEARCHES)}", file=sys.stderr)
+            sys.exit(2)
+    for where in chosen:
+        for name in SEARCHES[where].trials:
             file = file_of(where, name)
-            result = record(recipe, RUNS / file, RESULTS / f"{file}.json", COMMAND)
+            result = record(recipe_of(where, name), RUNS / file, RESULTS / f"{file}.json", COMMAND)
             loss = result.epochs[-1]["train_loss"]
             print(f"{where}, {name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
 

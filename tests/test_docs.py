@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import costs, engine_tables, information_tables, tables
+from benchmarks import costs, engine_tables, information_tables, search, tables
 
 import splinenets as sn
 import zoo
 from exports import network
+from splinenets.reproduce import EXPERIMENTS, record, trials
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -54,6 +55,25 @@ def test_the_table_of_converted_networks_is_up_to_date():
 def test_the_tables_of_trainings_are_what_the_result_files_say(page):
     marker, make = tables.PAGES[page]
     assert tables.section((tables.ROOT / page).read_text(), marker)[0] == make()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_result_files_have_the_recipes_of_their_rows(name, tmp_path):
+    """``record`` takes a file for an error if it is of another recipe."""
+    folder = tables.REPRODUCED / name / tables.SCALE
+    recipes = {folder / f"{trial.name}.json": trial.recipe for trial in trials(name, tables.SCALE, seeds=9)}
+    for file in folder.iterdir():
+        record(recipes[file], tmp_path / "run", file, "")
+
+
+def test_trials_of_the_search_have_their_recipes(tmp_path):
+    recipes = {
+        search.RESULTS / f"{search.file_of(where, trial)}.json": search.recipe_of(where, trial)
+        for where, searched in search.SEARCHES.items()
+        for trial in searched.trials
+    }
+    for file in search.RESULTS.glob("*/*.json"):
+        record(recipes[file], tmp_path / "run", file, "")
 
 
 def test_the_tables_of_speed_are_up_to_date():
