@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
 
@@ -15,54 +15,13 @@ from torch import Tensor, fx
 from ..deploy import FoldedProjection
 from ..layers import SplineLayer, SplineLinear
 from ..operators import Convolution
-from ..runtime import STEP, Kind, Program
+from ..runtime import Kind, Program
 from ..runtime.program import LANES
 from .arrange import Parameters, filter_blocks, image_rows
 from .capture import LAYER, Capture, matching
+from .steps import Step, Value, place
 
 aten = torch.ops.aten
-
-
-@dataclass(eq=False)
-class Value:
-    """An image or a vector inside the network; where it lies is decided when everything is known."""
-
-    channels: int
-    height: int = 1
-    width: int = 1
-    margin: int = 0
-    own: bool = False  # every thread has its own
-    offset: int = -1
-
-    @property
-    def size(self) -> int:
-        """Floats, margins included."""
-        return -(-self.channels // LANES) * (self.height + 2 * self.margin) * (self.width + 2 * self.margin) * LANES
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """What another value must have in common to lie in the same place: then margins stay 0."""
-        return *self.shape, self.margin, int(self.own)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.channels, self.height, self.width
-
-
-@dataclass(eq=False)
-class Step:
-    """A step before it has a place in memory; ``fields`` are those of ``STEP`` that are plain numbers."""
-
-    kind: Kind
-    inputs: dict[str, Value]  # "in" and "other"
-    out: Value | None
-    fields: dict[str, Any] = field(default_factory=dict)
-    sums: Value | None = None  # what every thread adds up, or has added up
-
-    def touched(self) -> set[Value]:
-        """All values that must lie somewhere while this step runs."""
-        return {*self.inputs.values(), *(v for v in (self.out, self.sums) if v is not None)}
 
 
 @dataclass(frozen=True)
@@ -84,7 +43,6 @@ class Lowering:
         self.values: dict[fx.Node, Any] = {}
         self.pooled: dict[Value, Value] = {}
         self.parameters = Parameters()
-        self.uses: dict[fx.Node, int] = {}
 
     def program(self) -> Program:
         """The whole graph."""
@@ -103,14 +61,15 @@ class Lowering:
                 self.steps.append(Step(Kind.OUTPUT, {"in": found}, None))
             else:
                 self.values[node] = self.lower(node)
-        return self.place()
+        self.fuse_sums()
+        return place(self.steps, self.parameters.bytes())
 
     def lower(self, node: fx.Node) -> Any:
         """One operation."""
+        if node.target not in RULES:
+            raise ValueError(f"%{node.name}: the native runtime does not know {node.target}")
         try:
             return RULES[node.target](self, node)
-        except KeyError:
-            raise ValueError(f"%{node.name}: the native runtime does not know {node.target}") from None
         except ValueError as error:
             raise ValueError(f"%{node.name}: {error}") from None
 
@@ -141,43 +100,13 @@ class Lowering:
             raise ValueError("the native runtime computes with images alone")
         return found
 
-    # ---- where everything lies
-
-    def place(self) -> Program:
-        """Give every value a place; values of the same shape share one when their times do not meet."""
-        for step in self.steps:
-            if step.kind == Kind.CONV:
-                source = step.inputs["in"]
-                source.margin = max(source.margin, step.fields.pop("margin"))
-        self._fuse_sums()
-        scratch_weights = max((s.fields.get("mixed_size", 0) for s in self.steps), default=0)
-        scratch_basis = max((s.fields.get("basis_size", 0) for s in self.steps), default=0)
-        arena = scratch_weights + scratch_basis
-        last = {value: n for n, step in enumerate(self.steps) for value in step.touched()}
-        free: dict[tuple[int, ...], list[int]] = {}
-        records = np.zeros(len(self.steps), STEP)
-        for number, step in enumerate(self.steps):
-            for value in (v for v in (step.out, step.sums) if v is not None and v.offset < 0):
-                places = free.setdefault(value.place, [])
-                if places:
-                    value.offset = places.pop()
-                else:
-                    value.offset, arena = arena, arena + value.size
-            _record(records[number], step, scratch_weights)
-            for value in step.touched():
-                if last[value] == number:
-                    free.setdefault(value.place, []).append(value.offset)
-        return Program(records, self.parameters.bytes(), arena)
-
-    def _fuse_sums(self) -> None:
+    def fuse_sums(self) -> None:
         """A convolution adds up its channels itself, while it has them at hand."""
         for step in [s for s in self.steps if s.kind == Kind.SUM]:
             maker = self.maker[step.inputs["in"]]
             if maker.kind == Kind.CONV:
                 maker.sums = step.sums
                 self.steps.remove(step)
-
-    # ---- operations
 
     def convolve(self, node: fx.Node, x: Value, operation: Convolution, **fields: Any) -> Value:
         """A convolution, its filters constant or mixed."""
@@ -429,22 +358,6 @@ def _tensors(captured: Capture) -> dict[str, Tensor]:
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     return {node: program.state_dict[name].detach() for node, name in names.items() if name in program.state_dict}
-
-
-def _record(record: Any, step: Step, basis: int) -> None:
-    """Fill a record of ``STEP``; mixed filters lie first in memory, bases behind them."""
-    record["kind"] = step.kind
-    for name in ("mixed", "bias", "basis", "matching"):
-        record[name] = -1
-    record["sums"] = -1 if step.sums is None else step.sums.offset
-    record["other"]["offset"] = -1
-    record["stride"] = record["dilation"] = 1
-    images: Iterator[tuple[str, Value]] = iter([*step.inputs.items(), *([("out", step.out)] if step.out else [])])
-    for name, value in images:
-        record[name] = (value.offset, *value.shape, value.margin, value.own)
-    for name, number in step.fields.items():
-        if not name.endswith("_size"):
-            record[name] = basis if name == "basis" else number
 
 
 def _value(node: fx.Node) -> Value:
