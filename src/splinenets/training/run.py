@@ -18,6 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from .. import __version__
 from ..data.files import naming
 from .recipe import Recipe
@@ -142,5 +144,10 @@ class Lines:
 
 def versions() -> dict[str, str]:
     """What a run depends on."""
-    packages = {name: version(name) for name in ("torch", "accelerate", "safetensors", "numpy")}
-    return {"splinenets": __version__, "python": platform.python_version(), "platform": platform.platform(), **packages}
+    return {
+        "splinenets": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": str(torch.__version__),  # says for which device it was built, which its package's version may not
+        **{name: version(name) for name in ("accelerate", "safetensors", "numpy")},
+    }
