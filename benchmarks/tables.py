@@ -1,12 +1,15 @@
-"""``python -m benchmarks.tables``: writes tables and figures of trainings anew, from benchmarks/results."""
+"""``python -m benchmarks.tables``: writes tables and figures anew, from benchmarks/results."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
+from benchmarks import latency_tables
 from benchmarks.search import RESULTS, SEARCHES, file_of
+from splinenets.bench.latency import fastest
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 
 ROOT = Path(__file__).parent.parent
@@ -65,11 +68,32 @@ def summary() -> str:
     return "\n".join(lines)
 
 
-PAGES = {
-    "README.md": ("splinenets reproduce", summary),
-    "docs/results.md": ("splinenets reproduce", reproduced),
-    "docs/decisions.md": ("benchmarks.search", searched),
-}
+def beside_lenet128() -> str:
+    """The LeNets of CIFAR-10: what a static LeNet-128 costs over each of them, and how accurate both are."""
+    results = collect(EXPERIMENTS["cifar10-lenet"], REPRODUCED / "cifar10-lenet" / SCALE)
+    measured = latency_tables.read("lenet")
+    best = fastest(measured.timings, 1)
+    large = results["LeNet-128"][0]
+    head = ["network", "test accuracy, %", "behind LeNet-128", "MACs", "parameters", "latency"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, found in results.items():
+        timed = best.get(name) or best.get(f"LeNet-32 {name.partition(',')[0]}")
+        if found and timed:
+            accuracy, one = mean(100 * result.accuracy for result in found.values()), found[0]
+            latency = best["LeNet-128"].median / timed.median
+            cells = (f"{times:.1f}" for times in (large.macs / one.macs, large.parameters / one.parameters, latency))
+            lines.append(f"| {name} | {accuracy:.2f} | {100 * large.accuracy - accuracy:.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker, what stands there
+    ("README.md", "splinenets reproduce", summary),
+    ("docs/results.md", "splinenets reproduce", reproduced),
+    ("docs/results.md", "beside LeNet-128", beside_lenet128),
+    ("docs/decisions.md", "benchmarks.search", searched),
+    ("docs/deployment.md", "latency, ratios", latency_tables.ratios),
+    ("docs/deployment.md", "latency, milliseconds", latency_tables.milliseconds),
+)
 
 
 def section(page: str, marker: str) -> re.Match[str]:
@@ -81,11 +105,11 @@ def section(page: str, marker: str) -> re.Match[str]:
 
 
 def main() -> None:
-    for name, (marker, tables) in PAGES.items():
-        path = ROOT / name
+    for page, marker, table_of in TABLES:
+        path = ROOT / page
         text = path.read_text()
         old = section(text, marker)
-        path.write_text(text[: old.start()] + tables() + text[old.end() :])
+        path.write_text(text[: old.start()] + table_of() + text[old.end() :])
     for name in DRAWN:
         draw(collect(EXPERIMENTS[name], REPRODUCED / name / SCALE), ROOT / "docs" / "figures" / f"{name}.svg")
 

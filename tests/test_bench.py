@@ -18,6 +18,7 @@ def test_latency(tmp_path):
     result = json.loads(out.read_text())
     assert {t["runtime"] for t in result["timings"]} == {"native", "torch"}
     assert all(0 < t["median"] <= t["p95"] for t in result["timings"])
+    assert result["macs"]["LeNet-128"] == 227_939_328
     assert result["about"]["torch"]
     assert result["about"]["seconds"] > 0
 

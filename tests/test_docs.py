@@ -51,10 +51,9 @@ def test_the_table_of_converted_networks_is_up_to_date():
         assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
 
 
-@pytest.mark.parametrize("page", tables.PAGES)
-def test_the_tables_of_trainings_are_what_the_result_files_say(page):
-    marker, make = tables.PAGES[page]
-    assert tables.section((tables.ROOT / page).read_text(), marker)[0] == make()
+@pytest.mark.parametrize(("page", "marker", "table"), tables.TABLES)
+def test_tables_are_what_the_result_files_say(page, marker, table):
+    assert tables.section((tables.ROOT / page).read_text(), marker)[0] == table()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

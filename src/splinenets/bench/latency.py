@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..convert import convert
+from ..cost import cost
 from ..export import export, load_export
 from ..runtime import Unavailable
 from ..tables import text_table
@@ -29,9 +30,8 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
         f"ResNet-32 {spec}": ("resnet32", spec)
         for spec in ("D(5)-C-R4", "D(5)-C-R3", "D(5)-D-R4", "H(5)-D-R4", "D(5)-D-R3", "H(5)-D-R3")
     },
-    "LeNet-32": ("lenet32", None),
-    "LeNet-128": ("lenet128", None),
-    **{f"LeNet-32 {spec}": ("lenet32", spec) for spec in ("D(2)-D-R3", "H(2)-D-R3", "D(5)-D-R3", "H(5)-D-R3")},
+    **{f"LeNet-{width}": (f"lenet{width}", None) for width in (32, 64, 128)},
+    **{f"LeNet-32 {kind}({k})-D-R3": ("lenet32", f"{kind}({k})-D-R3") for kind in "DH" for k in (2, 3, 4, 5)},
 }
 # what is divided by what, and what the quotient should be
 RATIOS = {
@@ -220,14 +220,26 @@ def _build(network: str) -> tuple[nn.Module, Tensor]:
     return (net if spec is None else convert(net, spec, example=images, spread=0.1)).eval(), images
 
 
+def macs(network: str) -> int:
+    """What a network's time would be if only multiply-accumulates took any."""
+    net, images = _build(network)
+    return cost(net, images[:1]).macs
+
+
+def fastest(timings: Iterable[Timing], threads: int) -> dict[str, Timing]:
+    """The best runtime of each network, all in float32."""
+    best: dict[str, Timing] = {}
+    for timing in timings:
+        if timing.threads == threads and timing.runtime not in ROUNDED:
+            best[timing.network] = min(timing, best.get(timing.network, timing), key=lambda t: t.median)
+    return best
+
+
 def quotients(timings: list[Timing]) -> list[tuple[str, int, float, str, str]]:
     """What is divided by what, threads, the quotient of medians, the target, and the runtimes: the best of each."""
     rows = []
     for threads in sorted({t.threads for t in timings}):
-        best: dict[str, Timing] = {}
-        for timing in timings:
-            if timing.threads == threads and timing.runtime not in ROUNDED:
-                best[timing.network] = min(timing, best.get(timing.network, timing), key=lambda t: t.median)
+        best = fastest(timings, threads)
         for (upper, lower), target in RATIOS.items():
             if upper in best and lower in best:
                 runtimes = f"{best[upper].runtime} / {best[lower].runtime}"

@@ -99,7 +99,11 @@ def latency(
         timings = bench.measure(networks, runtime or bench.USUAL, threads, rounds=rounds, folder=place, note=note)
     if not timings:
         return
-    result = {"about": bench.about(time.perf_counter() - began), "timings": [asdict(t) for t in timings]}
+    result = {
+        "about": bench.about(time.perf_counter() - began),
+        "macs": {name: bench.macs(name) for name in networks},
+        "timings": [asdict(t) for t in timings],
+    }
     out.write_text(json.dumps(result, indent=1) + "\n")
     typer.echo(bench.report(timings))
     typer.echo(f"\nwritten to {out}", err=True)
