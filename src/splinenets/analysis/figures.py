@@ -17,7 +17,7 @@ from .counts import by_class, join_rare, most_telling, spread_out
 from .filters import along, liveliest, view
 from .panels import LAYERS, NAME, WIDTH, class_map, class_scale, grid_of, outer_labels
 from .style import BLUE, DASHES, MARKERS, ORANGE, SERIES, SIGNED, styled
-from .text import printable
+from .text import compact, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,7 +181,7 @@ def tradeoff(points: Sequence[Point]) -> Figure:
         values = [getattr(point, attribute) * scale for point in points]
         axis.set(xlabel=label, xlim=(0, 1.15 * (max(values) or 1)))
         axis.ticklabel_format(axis="x", style="plain")
-        axis.xaxis.set_major_formatter(lambda value, _: _compact(value))
+        axis.xaxis.set_major_formatter(lambda value, _: compact(value))
         axis.locator_params(axis="x", nbins=5)
         axis.grid(axis="y", color="#e5e7eb")
         axis.set_axisbelow(True)
@@ -225,10 +225,3 @@ def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
     t = x - left
     ease = t * t * (3 - 2 * t)
     return x, paths[:, left] * (1 - ease) + paths[:, left + 1] * ease
-
-
-def _compact(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"

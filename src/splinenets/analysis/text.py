@@ -1,4 +1,4 @@
-"""Names as others gave them, made safe to show."""
+"""Names as others gave them, made safe to show; numbers made short."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def unique(names: list[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return result
+
+
+def compact(value: float) -> str:
+    """1500000 -> 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

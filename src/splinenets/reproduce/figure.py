@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..analysis.figures import Point, tradeoff
 from ..analysis.panels import WIDTH, class_map, class_scale
-from ..analysis.style import check_matplotlib, styled, to_svg
-from ..analysis.text import printable
+from ..analysis.style import DASHES, MARKERS, SERIES, check_matplotlib, styled, to_svg
+from ..analysis.text import compact, printable
 from ..data.files import replacing
+from ..training.recipe import STATIC
 from .record import Result
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+CORNERS = ((-6, 4), (6, -9), (6, -9), (6, 4))  # beside a point, in typographic points
 
 
 def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
@@ -25,27 +30,70 @@ def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
     check_matplotlib()
     seen = {name: next((r for r in found.values() if r.maps), None) for name, found in results.items()}
     mapped = {name: result for name, result in seen.items() if result}
-    figure = specialization_maps(mapped) if mapped else tradeoff(_points(results))
+    figure = specialization_maps(mapped) if mapped else tradeoffs(results)
     with replacing(path) as file:
         file.write(to_svg(figure))
 
 
-def _points(results: Mapping[str, Mapping[int, Result]]) -> Sequence[Point]:
-    """One for each row that has results, its accuracy being the mean over seeds."""
-    points = []
+@styled
+def tradeoffs(results: Mapping[str, Mapping[int, Result]]) -> Figure:
+    """Accuracy, the mean over seeds, against MACs and parameters: a line for each kind of network."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    families: dict[str, dict[str, Mapping[int, Result]]] = {}
     for name, found in results.items():
         if found:
-            some = next(iter(found.values()))
-            points.append(
-                Point(
-                    name=name,
-                    accuracy=mean(result.accuracy for result in found.values()),
-                    samples=some.test_images,
-                    macs=some.macs,
-                    parameters=some.parameters,
-                )
+            families.setdefault(_family(name, found), {})[name] = found
+    for number, (family, members) in enumerate(families.items()):
+        accuracies = [mean(result.accuracy for result in found.values()) for found in members.values()]
+        some = [next(iter(found.values())) for found in members.values()]
+        errors = [math.sqrt(a * (1 - a) / one.test_images) for a, one in zip(accuracies, some, strict=True)]
+        for axis, costs in zip(axes, ([r.macs for r in some], [r.parameters for r in some]), strict=True):
+            axis.errorbar(
+                costs,
+                [100 * accuracy for accuracy in accuracies],
+                yerr=[100 * error for error in errors],
+                color=SERIES[number % len(SERIES)],
+                marker=MARKERS[number % len(MARKERS)],
+                linestyle=DASHES[number % len(DASHES)],
+                capsize=2,
+                label=printable(family, 40) if axis is axes[0] else None,
             )
-    return points
+            if family == STATIC or axis is axes[1]:  # the number of knots hardly changes MACs
+                for place, (name, cost) in enumerate(zip(members, costs, strict=True)):
+                    corner = place if family == STATIC else number + 1  # of neighbours, labels go different ways
+                    _annotate(axis, _member(name, family), cost, 100 * accuracies[place], CORNERS[corner % 4])
+    for axis, label in zip(axes, ("MACs", "parameters"), strict=True):
+        axis.set(xlabel=label, xscale="log")
+        axis.margins(x=0.2)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(lambda value, _: compact(value))
+        axis.grid(axis="y", color="#e5e7eb")
+        axis.set_axisbelow(True)
+    axes[0].set_ylabel("test accuracy, %")
+    figure.legend(loc="outside lower center", ncols=min(len(families), 4))
+    return figure
+
+
+def _annotate(axis: Axes, text: str, x: float, y: float, shift: tuple[int, int]) -> None:
+    side = "right" if shift[0] < 0 else "left"
+    axis.annotate(text, (x, y), xytext=shift, textcoords="offset points", ha=side, fontsize=7)
+
+
+def _family(name: str, found: Mapping[int, Result]) -> str:
+    """D(2)-D-R3 and D(5)-D-R3 are D(K)-D-R3; all plain networks are static."""
+    model = next(iter(found.values())).recipe["model"]
+    return STATIC if model == STATIC else re.sub(r"\(\d+\)", "(K)", name, count=1)
+
+
+def _member(name: str, family: str) -> str:
+    """What tells a network from others of its family."""
+    knots = re.search(r"\((\d+)\)", name)
+    return printable(name, 24) if family == STATIC or knots is None else f"K = {knots[1]}"
 
 
 @styled
