@@ -325,6 +325,32 @@ def test_nothing_is_written(static_and_spline, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_end_waits_for_an_answer():
+    """A thread that Python ends inside torch takes the whole process with it."""
+    began, may_end, events = threading.Event(), threading.Event(), []
+
+    def answer(*asked):
+        began.set()
+        assert may_end.wait(60)
+        events.append("answered")
+        return {}
+
+    explorer = SimpleNamespace(answer=answer, split=lambda name: SimpleNamespace(images=torch.zeros(1, 1, 4, 4)))
+    with serving(explorer) as server:
+        asking = threading.Thread(target=lambda: ask(server, "/answer", question()))
+        asking.start()
+        assert began.wait(60)
+        closing = threading.Thread(target=lambda: (server.server_close(), events.append("closed")))
+        closing.start()
+        closing.join(0.2)
+        assert closing.is_alive()
+        may_end.set()
+        closing.join(60)
+        asking.join(60)
+        server.working.release()  # it is closed once more
+    assert events == ["answered", "closed"]
+
+
 def test_hostile_names_are_told_as_plain_text():
     task = subjects.hostile_task()
     explorer = Explorer(subjects.hostile_net(task), task, name=HOSTILE[1], model=HOSTILE[2])

@@ -7,6 +7,7 @@ import binascii
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +21,7 @@ from .explorer import Explorer
 from .html import PAGE
 
 LARGEST = 5_000_000  # bytes that a page may send
+PATIENCE = 10  # seconds that the end waits for an answer
 OWN_NAMES = ("127.0.0.1", "localhost")
 FILES = {
     "/": ("explore.html", "text/html; charset=utf-8"),
@@ -52,6 +54,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, explorer: Explorer, port: int = 0) -> None:
         self.explorer = explorer
+        self.working = threading.Lock()  # held by a thread that computes
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except OSError as error:
@@ -61,6 +64,11 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         """What to type into a browser."""
         return f"http://127.0.0.1:{self.server_port}/"
+
+    def server_close(self) -> None:
+        """Stop, but not in the middle of an answer: Python would end its thread inside torch, which is a crash."""
+        super().server_close()
+        self.working.acquire(timeout=PATIENCE)  # and nobody begins another
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that hangs up is no news."""
@@ -112,21 +120,29 @@ class Handler(BaseHTTPRequestHandler):
             name, kind = FILES[path]
             return (PAGE / name).read_bytes(), kind
         if path == "/state":
-            return _json(self.server.explorer.describe())
+            with self.server.working:
+                return _json(self.server.explorer.describe())
         if found := re.fullmatch(r"/images/(train|test)/(\d{1,9})\.png", path):
             images = self.server.explorer.split(found[1]).images
             if int(found[2]) < len(images):
-                return png(images[int(found[2])]), "image/png"
+                with self.server.working:
+                    return png(images[int(found[2])]), "image/png"
         raise RefusedError(404, "there is nothing here")
 
     def _post(self, path: str) -> tuple[bytes, str]:
-        explorer = self.server.explorer
-        if path == "/upload":
-            pixels = explorer.read(self._body())
-            return _json({"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()})
-        if path == "/answer":
-            return _json(explorer.answer(*self._question(self._body())))
-        raise RefusedError(404, "there is nothing here")
+        work = {"/upload": self._upload, "/answer": self._answer}.get(path)
+        if work is None:
+            raise RefusedError(404, "there is nothing here")
+        body = self._body()
+        with self.server.working:
+            return _json(work(body))
+
+    def _upload(self, body: bytes) -> dict[str, Any]:
+        pixels = self.server.explorer.read(body)
+        return {"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
+
+    def _answer(self, body: bytes) -> dict[str, Any]:
+        return self.server.explorer.answer(*self._question(body))
 
     def _question(self, body: bytes) -> tuple[Tensor, dict[str, list[float | None]], str, int]:
         """The arguments of ``Explorer.answer``, out of JSON."""
