@@ -21,6 +21,7 @@ SUMMARY = (  # experiment, row, what is trained
     ("fashion-specialization", "D(5)-D-R3, w = 1", "Fashion-MNIST, LeNet-16"),
     ("mnist", "H(4)-D-R3, augmented", "MNIST, LeNet-32"),
     ("cifar10-lenet", "D(5)-D-R3", "CIFAR-10, LeNet-32"),
+    ("cifar10-lenet", "H(5)-D-R3", "CIFAR-10, LeNet-32"),
     ("cifar10-resnet-options", "D(5)-C-R3", "CIFAR-10, ResNet-32"),
     ("cifar10-resnet-options", "H(5)-C-R3", "CIFAR-10, ResNet-32"),
 )
