@@ -19,10 +19,9 @@ from ..training.recipe import STATIC
 from .record import Result
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CORNERS = ((-6, 4), (6, -9), (6, -9), (6, 4))  # beside a point, in typographic points
+CORNERS = (((-6, 4), "right"), ((6, -9), "left"), ((6, -9), "left"))  # so that labels of neighbours do not meet
 
 
 def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
@@ -37,7 +36,7 @@ def draw(results: Mapping[str, Mapping[int, Result]], path: Path) -> None:
 
 @styled
 def tradeoffs(results: Mapping[str, Mapping[int, Result]]) -> Figure:
-    """Accuracy, the mean over seeds, against MACs and parameters: a line for each kind of network."""
+    """Mean accuracy over seeds against MACs and parameters: a line for each kind of network, along which K grows."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -62,10 +61,10 @@ def tradeoffs(results: Mapping[str, Mapping[int, Result]]) -> Figure:
                 capsize=2,
                 label=printable(family, 40) if axis is axes[0] else None,
             )
-            if family == STATIC or axis is axes[1]:  # the number of knots hardly changes MACs
-                for place, (name, cost) in enumerate(zip(members, costs, strict=True)):
-                    corner = place if family == STATIC else number + 1  # of neighbours, labels go different ways
-                    _annotate(axis, _member(name, family), cost, 100 * accuracies[place], CORNERS[corner % 4])
+            for place, name in enumerate(members if family == STATIC else ()):
+                shift, side = CORNERS[place % len(CORNERS)]
+                point = costs[place], 100 * accuracies[place]
+                axis.annotate(printable(name, 24), point, xytext=shift, textcoords="offset points", ha=side, fontsize=7)
     for axis, label in zip(axes, ("MACs", "parameters"), strict=True):
         axis.set(xlabel=label, xscale="log")
         axis.margins(x=0.2)
@@ -79,21 +78,10 @@ def tradeoffs(results: Mapping[str, Mapping[int, Result]]) -> Figure:
     return figure
 
 
-def _annotate(axis: Axes, text: str, x: float, y: float, shift: tuple[int, int]) -> None:
-    side = "right" if shift[0] < 0 else "left"
-    axis.annotate(text, (x, y), xytext=shift, textcoords="offset points", ha=side, fontsize=7)
-
-
 def _family(name: str, found: Mapping[int, Result]) -> str:
     """D(2)-D-R3 and D(5)-D-R3 are D(K)-D-R3; all plain networks are static."""
     model = next(iter(found.values())).recipe["model"]
     return STATIC if model == STATIC else re.sub(r"\(\d+\)", "(K)", name, count=1)
-
-
-def _member(name: str, family: str) -> str:
-    """What tells a network from others of its family."""
-    knots = re.search(r"\((\d+)\)", name)
-    return printable(name, 24) if family == STATIC or knots is None else f"K = {knots[1]}"
 
 
 @styled
