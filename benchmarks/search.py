@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from splinenets.reproduce import record
@@ -20,11 +21,12 @@ DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
 
 @dataclass(frozen=True)
 class Search:
-    """Trials of one recipe: name -> (model, what else is set)."""
+    """Trials of one recipe: name -> (model, what else is set); some of them with more seeds than the first."""
 
     recipe: str
     shared: tuple[str, ...]
     trials: dict[str, tuple[str, tuple[str, ...]]]
+    repeated: dict[str, int] = field(default_factory=dict)
 
 
 SEARCHES = {
@@ -58,17 +60,34 @@ SEARCHES = {
             "full gradient": (DOT, (*NEW, "full_gradient=true")),
             "slope 0.8": ("D(5)-D-R3 slope=0.8", NEW),
             "slope 3.4": ("D(5)-D-R3 slope=3.4", NEW),
+            "slope 1.2": ("D(5)-D-R3 slope=1.2", NEW),
+            "slope 0.4": ("D(5)-D-R3 slope=0.4", NEW),
+            "degree 4": ("D(5)-D-R3 degree=4", NEW),
+            "slope 0.8, degree 3": ("D(5)-D-R3 degree=3 slope=0.8", NEW),
+            "slope 0.8, hierarchical": ("H(5)-D-R3 slope=0.8", NEW),
+            "slope 0.8, one spline a layer": ("D(5)-D-R4 slope=0.8", NEW),
+            "slope 0.8, eight splines a layer": ("D(5)-D-G8 slope=0.8", NEW),
+            "slope 0.8, no plain layer": ("D(5)-D-R3 slope=0.8", (*NEW, "plain=")),
+            "knots at 0.3 of the rate": (DOT, (*NEW, "knots_rate=0.3")),
             "static, rate 0.25": ("static", (*NEW, "learning_rate=0.25")),
             "splines, rate 0.25": (DOT, (*NEW, "learning_rate=0.25")),
             "static, batch 50, rate 0.02": ("static", (*NEW, "batch=50", "learning_rate=0.02")),
             "static, batch 50, rate 0.05": ("static", (*NEW, "batch=50", "learning_rate=0.05")),
             "splines, batch 50, rate 0.05": (DOT, (*NEW, "batch=50", "learning_rate=0.05")),
+            "static, batch 100, rate 0.07": ("static", (*NEW, "batch=100", "learning_rate=0.07")),
+            "slope 0.8, batch 100, rate 0.07": ("D(5)-D-R3 slope=0.8", (*NEW, "batch=100", "learning_rate=0.07")),
         },
+        {"static, rate 0.1, clipped": 3, "splines, rate 0.1, clipped": 3, "slope 0.8": 3},
     ),
     "LeNet-16, 40 epochs": Search(
         "cifar10-lenet",
         ("width=16", "held_out=5000", "epochs=40", *NEW),
-        {"static": ("static", ()), "splines": (DOT, ())},
+        {
+            "static": ("static", ()),
+            "splines": (DOT, ()),
+            "static, dropout 0.3": ("static", ("dropout=0.3",)),
+            "slope 0.8, dropout 0.3": ("D(5)-D-R3 slope=0.8", ("dropout=0.3",)),
+        },
     ),
     "LeNet-32": Search(
         "cifar10-lenet",
@@ -86,7 +105,9 @@ SEARCHES = {
             "splines": (DOT, ()),
             "static": ("static", ()),
             "weights 1": (DOT, ("utilization=1", "specialization=1")),
+            "slope 0.8": ("D(5)-D-R3 slope=0.8", ()),
         },
+        {"splines": 2, "static": 2, "slope 0.8": 2},
     ),
     "ResNet-14": Search(
         "cifar10-resnet",
@@ -106,16 +127,24 @@ SEARCHES = {
 }
 
 
-def file_of(search: str, trial: str) -> Path:
-    """LeNet-16 and "static, no dropout" -> LeNet-16/static-no-dropout."""
-    return Path(*("-".join(name.replace(",", "").replace("=", "").split()) for name in (search, trial)))
+def file_of(search: str, trial: str, seed: int) -> Path:
+    """LeNet-16, "static, no dropout" and 1 -> LeNet-16/static-no-dropout-seed-1; the first seed has no number."""
+    folder, name = ("-".join(text.replace(",", "").replace("=", "").split()) for text in (search, trial))
+    return Path(folder, f"{name}-seed-{seed}" if seed else name)
 
 
-def recipe_of(search: str, trial: str) -> Recipe:
+def recipe_of(search: str, trial: str, seed: int) -> Recipe:
     """What a trial trains."""
     chosen = SEARCHES[search]
     model, settings = chosen.trials[trial]
-    return load_recipe(chosen.recipe, overrides=(*chosen.shared, *settings), model=model, seed=0)
+    return load_recipe(chosen.recipe, overrides=(*chosen.shared, *settings), model=model, seed=seed)
+
+
+def trainings(search: str) -> Iterator[tuple[str, int]]:
+    """The trials of a search and their seeds, first all trials with the first seed."""
+    chosen = SEARCHES[search]
+    for seed in range(max(chosen.repeated.values(), default=1)):
+        yield from ((trial, seed) for trial in chosen.trials if seed < chosen.repeated.get(trial, 1))
 
 
 def main() -> None:
@@ -126,11 +155,11 @@ def main() -> None:
             print(f"unknown search {where!r}{nearest(where, SEARCHES)}", file=sys.stderr)
             sys.exit(2)
     for where in chosen:
-        for name in SEARCHES[where].trials:
-            file = file_of(where, name)
-            result = record(recipe_of(where, name), RUNS / file, RESULTS / f"{file}.json", COMMAND)
+        for name, seed in trainings(where):
+            file = file_of(where, name, seed)
+            result = record(recipe_of(where, name, seed), RUNS / file, RESULTS / f"{file}.json", COMMAND)
             loss = result.epochs[-1]["train_loss"]
-            print(f"{where}, {name}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
+            print(f"{where}, {name}, seed {seed}: {result.accuracy:.2%}, train loss {loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":

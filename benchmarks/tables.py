@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from benchmarks import latency_tables
 from benchmarks.search import RESULTS, SEARCHES, file_of
@@ -41,17 +41,23 @@ def searched() -> str:
     lines = []
     for where, search in SEARCHES.items():
         lines += [f"| {where} | held-out accuracy, % | held-out loss | train loss |", "|---|---|---|---|"]
-        lines += [f"| {name} | {outcome(RESULTS / f'{file_of(where, name)}.json')} |" for name in search.trials]
+        for name in search.trials:
+            files = [RESULTS / f"{file_of(where, name, seed)}.json" for seed in range(search.repeated.get(name, 1))]
+            lines.append(f"| {name} | {outcome([file for file in files if file.exists()])} |")
         lines.append("")
     return "\n".join(lines[:-1])
 
 
-def outcome(file: Path) -> str:
-    """What a trial came to."""
-    if not file.exists():
+def outcome(files: Sequence[Path]) -> str:
+    """What a trial came to, the mean of its seeds."""
+    if not files:
         return "not run yet | |"
-    last = read_result(file).epochs[-1]
-    return f"{100 * last['test_accuracy']:.2f} | {last['test_loss']:.3f} | {last['train_loss']:.3f}"
+    last = [read_result(file).epochs[-1] for file in files]
+    accuracy, loss, train_loss = (
+        [epoch[key] for epoch in last] for key in ("test_accuracy", "test_loss", "train_loss")
+    )
+    seeds = f" ± {100 * stdev(accuracy):.2f} ({len(files)} seeds)" if len(files) > 1 else ""
+    return f"{100 * mean(accuracy):.2f}{seeds} | {mean(loss):.3f} | {mean(train_loss):.3f}"
 
 
 def summary() -> str:

@@ -67,9 +67,9 @@ def test_result_files_have_the_recipes_of_their_rows(name, tmp_path):
 
 def test_trials_of_the_search_have_their_recipes(tmp_path):
     recipes = {
-        search.RESULTS / f"{search.file_of(where, trial)}.json": search.recipe_of(where, trial)
-        for where, searched in search.SEARCHES.items()
-        for trial in searched.trials
+        search.RESULTS / f"{search.file_of(where, trial, seed)}.json": search.recipe_of(where, trial, seed)
+        for where in search.SEARCHES
+        for trial, seed in search.trainings(where)
     }
     for file in search.RESULTS.glob("*/*.json"):
         record(recipes[file], tmp_path / "run", file, "")
