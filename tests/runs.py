@@ -20,6 +20,7 @@ EVERYTHING_ON = {
     "dropout": 0.5,
     "batch": 30,
     "epochs": 3,
+    "calibrate": 50,
     "checkpoint_every": 2,
     "log_every": 1,
     "precision": "float32",

@@ -15,8 +15,8 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
-    "tables", "spec", "basis", "native", "collectives", "projection", "path", "operators", "layers", "convert", "fold", "storage",
-    "deploy", "histograms", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
+    "tables", "spec", "basis", "native", "collectives", "projection", "path", "example", "calibrate", "operators", "layers", "convert", "fold",
+    "storage", "deploy", "histograms", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
     "reproduce", "commands", "cli",
 ]  # fmt: skip
 

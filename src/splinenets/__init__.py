@@ -2,6 +2,7 @@
 
 from . import data, models
 from .basis import bspline_basis
+from .calibrate import calibrate
 from .convert import Conversion, convert
 from .cost import Cost, cost
 from .deploy import deploy
@@ -30,6 +31,7 @@ __all__ = [
     "SplineSpec",
     "Tree",
     "bspline_basis",
+    "calibrate",
     "collapse",
     "connect",
     "convert",

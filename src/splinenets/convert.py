@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .calibrate import calibrate
+from .example import describe, run_example
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
-from .path import Level, evaluating, join
-from .projection import Projection
+from .path import Level, join
 from .spec import SplineSpec
 from .tables import text_table
 
@@ -108,7 +109,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     levels = [m for m in (reach.order if reach.known else net.modules()) if isinstance(m, Level)]
     join(net, levels)
     if reach.known:
-        _calibrate(net, example)
+        calibrate(net, [example])
     net.conversion = conversion  # type: ignore[assignment]
     return net
 
@@ -272,41 +273,6 @@ def _follow(net: nn.Module, layers: list[nn.Module], example: Any) -> Reach:
         for handle in handles:
             handle.remove()
     return reach
-
-
-def run_example(net: nn.Module, example: Any) -> Any:
-    """Call a network in eval mode, without gradients: with a tensor, a tuple of arguments or a dict of keywords."""
-    with evaluating(net), torch.no_grad():
-        return _call(net, example)
-
-
-def _call(net: nn.Module, example: Any) -> Any:
-    if isinstance(example, Mapping):
-        return net(**example)
-    return net(*example) if isinstance(example, tuple | list) else net(example)
-
-
-def _calibrate(net: nn.Module, example: Any) -> None:
-    """Let projections see the example's statistics, until training shows them better ones."""
-    projections = [m for m in net.modules() if isinstance(m, Projection) and m.spec.standardize]
-    with evaluating(net), torch.no_grad():
-        for projection in projections:
-            projection.training = True
-        _call(net, example)
-        for projection in projections:
-            projection.training = False
-            projection.batches.zero_()
-
-
-def describe(example: Any) -> str:
-    """An example in a few words, for messages."""
-    if isinstance(example, Tensor):
-        return f"of shape {tuple(example.shape)}"
-    if isinstance(example, Mapping):
-        return "with " + ", ".join(f"{k} {describe(v)}" for k, v in example.items())
-    if isinstance(example, tuple | list):
-        return "with " + ", ".join(describe(v) for v in example)
-    return f"of type {type(example).__name__}"
 
 
 def _because(conversion: Conversion) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .convert import run_example
+from .example import run_example
 from .layers import SplineLayer
 from .operators import strategy
 from .tables import text_table

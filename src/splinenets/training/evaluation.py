@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from ..calibrate import calibrate
 from ..data import in_order
 from ..health import Health, health
 from ..path import Positions, evaluating, trace
@@ -30,6 +31,16 @@ class Score:
     def accuracy(self) -> float:
         """The share of right answers."""
         return self.right / self.samples
+
+
+def calibrate_on(net: nn.Module, task: Task, count: int, device: torch.device, batch: int = 250) -> None:
+    """Standardise decisions by so many undistorted training images, from all over the set; every rank does the same."""
+    images = task.data.train.images
+    count = min(count, len(images))
+    if count < 2:
+        return
+    chosen, parts = torch.arange(count) * len(images) // count, max(count // batch, 1)
+    calibrate(net, (task.evaluate(images[chosen[part::parts]].to(device)) for part in range(parts)))
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ from ..stopped import Stopped
 from .ahead import ahead
 from .build import Task, build_regularizer
 from .diagnose import DivergedError, first_bad_layer
-from .evaluation import judge, score
+from .evaluation import calibrate_on, judge, score
 from .journal import Journal
 from .ranks import total
 from .recipe import Recipe
@@ -141,6 +141,7 @@ class Loop:
     def end_epoch(self, seconds: float) -> None:
         """Test the network, look at its positions, and write a line about both."""
         state = self.state
+        calibrate_on(state.net, self.task, self.recipe.calibrate, self.device)
         result = score(state.net, self.task, self.accelerator)
         entropy, regularizer, right, samples = state.totals
         line: dict[str, Any] = {

@@ -34,6 +34,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
     "bins": (2, 10_000),
+    "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
     "log_every": (1, 1_000_000_000),
@@ -73,6 +74,8 @@ class Recipe:
     specialization    w_s
     bins, bin_slope   of its histograms
     full_gradient     let it train features and parents too, as in the paper
+    calibrate         undistorted training images by which decisions are standardised from the end of an epoch until
+                      training goes on (see ``splinenets.calibrate``); 0: by the distorted ones that training saw last
     precision         float32, bf16, float64, or auto: bf16 where the processor has instructions for it
     log_every         steps between two lines of metrics
     checkpoint_every  steps between two checkpoints within an epoch; 0: only at its end
@@ -109,6 +112,7 @@ class Recipe:
     bins: int = 50
     bin_slope: float = 100.0
     full_gradient: bool = False
+    calibrate: int = 0
     precision: str = "auto"
     log_every: int = 10
     checkpoint_every: int = 0

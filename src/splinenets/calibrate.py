@@ -1,0 +1,46 @@
+"""Standardise decisions by what a network will meet, not by what it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .example import call
+from .path import evaluating
+from .projection import Projection
+
+
+def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:
+    """Take the mean and variance by which projections are standardised from these batches, which all count alike.
+
+    Training gathers them from images as it sees them, and those are often distorted: cropped, bent, mixed. Plain images
+    then go to other places on the splines than those like them went in training. Some thousand training images,
+    undistorted and in random order, put that right; their labels are not asked for. Nothing else in the network
+    changes, and training that goes on afterwards gathers anew.
+
+    examples  batches of two samples or more: tensors, tuples of arguments or dicts of keyword arguments; or one tensor
+    """
+    projections = [m for m in net.modules() if isinstance(m, Projection) and m.spec.standardize]
+    if not projections:
+        return
+    shown = 0
+    with evaluating(net), torch.no_grad():
+        for projection in projections:
+            projection.batches.zero_()
+            projection.momentum = 0.0  # then the n-th batch has a share of 1 / n
+        try:
+            for example in [examples] if isinstance(examples, Tensor) else examples:
+                for projection in projections:
+                    projection.training = True
+                call(net, example)
+                shown += 1
+        finally:
+            for projection in projections:
+                projection.training = False
+                projection.batches.zero_()
+                del projection.momentum
+    if not shown:
+        raise ValueError("calibrate needs a batch of examples or more, got none")
