@@ -14,8 +14,9 @@ from splinenets.training.parsing import nearest
 COMMAND = "python -m benchmarks.search"
 RESULTS = Path(__file__).parent / "results" / "search"
 RUNS = Path("runs/search")
-OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipe's before the search
+OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipes' before the search
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
+GENTLE = "D(5)-D-R3 slope=0.8"
 DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
 
 
@@ -30,6 +31,19 @@ class Search:
 
 
 SEARCHES = {
+    "MNIST, LeNet-32": Search(
+        "mnist-lenet",
+        ("held_out=10000", "epochs=6", "calibrate=0"),
+        {
+            "static": ("static", OLD),
+            "splines": ("H(4)-D-R3", OLD),
+            "static, rate 0.1, clipped, dropout 0.3": ("static", (*NEW, "dropout=0.3")),
+            "splines, rate 0.1, clipped, dropout 0.3": ("H(4)-D-R3", (*NEW, "dropout=0.3")),
+            "those splines, slope 0.8": ("H(4)-D-R3 slope=0.8", (*NEW, "dropout=0.3")),
+            "those splines, slope 0.8, calibrated": ("H(4)-D-R3 slope=0.8", (*NEW, "dropout=0.3", "calibrate=2500")),
+            "those splines, calibrated": ("H(4)-D-R3", (*NEW, "dropout=0.3", "calibrate=2500")),
+        },
+    ),
     "Fashion-MNIST, LeNet-16": Search(
         "fashion-lenet",
         ("width=16", "held_out=10000", "epochs=6"),
@@ -40,7 +54,7 @@ SEARCHES = {
     ),
     "LeNet-16": Search(
         "cifar10-lenet",
-        ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1"),
+        ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1", "calibrate=0"),
         {
             "static": ("static", OLD),
             "splines": (DOT, OLD),
@@ -58,7 +72,7 @@ SEARCHES = {
             "degree 1": ("D(5)-D-R3 degree=1", NEW),
             "weights 1": (DOT, (*NEW, "utilization=1", "specialization=1")),
             "full gradient": (DOT, (*NEW, "full_gradient=true")),
-            "slope 0.8": ("D(5)-D-R3 slope=0.8", NEW),
+            "slope 0.8": (GENTLE, NEW),
             "slope 3.4": ("D(5)-D-R3 slope=3.4", NEW),
             "slope 1.2": ("D(5)-D-R3 slope=1.2", NEW),
             "slope 0.4": ("D(5)-D-R3 slope=0.4", NEW),
@@ -67,7 +81,8 @@ SEARCHES = {
             "slope 0.8, hierarchical": ("H(5)-D-R3 slope=0.8", NEW),
             "slope 0.8, one spline a layer": ("D(5)-D-R4 slope=0.8", NEW),
             "slope 0.8, eight splines a layer": ("D(5)-D-G8 slope=0.8", NEW),
-            "slope 0.8, no plain layer": ("D(5)-D-R3 slope=0.8", (*NEW, "plain=")),
+            "slope 0.8, calibrated": (GENTLE, (*NEW, "calibrate=2500")),
+            "slope 0.8, no plain layer": (GENTLE, (*NEW, "plain=")),
             "knots at 0.3 of the rate": (DOT, (*NEW, "knots_rate=0.3")),
             "static, rate 0.25": ("static", (*NEW, "learning_rate=0.25")),
             "splines, rate 0.25": (DOT, (*NEW, "learning_rate=0.25")),
@@ -75,23 +90,23 @@ SEARCHES = {
             "static, batch 50, rate 0.05": ("static", (*NEW, "batch=50", "learning_rate=0.05")),
             "splines, batch 50, rate 0.05": (DOT, (*NEW, "batch=50", "learning_rate=0.05")),
             "static, batch 100, rate 0.07": ("static", (*NEW, "batch=100", "learning_rate=0.07")),
-            "slope 0.8, batch 100, rate 0.07": ("D(5)-D-R3 slope=0.8", (*NEW, "batch=100", "learning_rate=0.07")),
+            "slope 0.8, batch 100, rate 0.07": (GENTLE, (*NEW, "batch=100", "learning_rate=0.07")),
         },
-        {"static, rate 0.1, clipped": 3, "splines, rate 0.1, clipped": 3, "slope 0.8": 3},
+        {"static, rate 0.1, clipped": 3, "splines, rate 0.1, clipped": 3, "slope 0.8": 3, "slope 0.8, calibrated": 3},
     ),
     "LeNet-16, 40 epochs": Search(
         "cifar10-lenet",
-        ("width=16", "held_out=5000", "epochs=40", *NEW),
+        ("width=16", "held_out=5000", "epochs=40", *NEW, "calibrate=0"),
         {
             "static": ("static", ()),
             "splines": (DOT, ()),
             "static, dropout 0.3": ("static", ("dropout=0.3",)),
-            "slope 0.8, dropout 0.3": ("D(5)-D-R3 slope=0.8", ("dropout=0.3",)),
+            "slope 0.8, dropout 0.3": (GENTLE, ("dropout=0.3",)),
         },
     ),
     "LeNet-32": Search(
         "cifar10-lenet",
-        ("held_out=5000", "epochs=10", "dropout=0"),
+        ("held_out=5000", "epochs=10", "dropout=0", "calibrate=0"),
         {
             "static": ("static", ()),
             "splines": (DOT, ()),
@@ -100,12 +115,12 @@ SEARCHES = {
     ),
     "LeNet-32, 16 epochs": Search(
         "cifar10-lenet",
-        ("held_out=5000", "epochs=16", "dropout=0.3"),
+        ("held_out=5000", "epochs=16", "dropout=0.3", "calibrate=0"),
         {
             "splines": (DOT, ()),
             "static": ("static", ()),
             "weights 1": (DOT, ("utilization=1", "specialization=1")),
-            "slope 0.8": ("D(5)-D-R3 slope=0.8", ()),
+            "slope 0.8": (GENTLE, ()),
         },
         {"splines": 2, "static": 2, "slope 0.8": 2},
     ),
