@@ -120,6 +120,20 @@ def test_folder_in_use_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
 
 
+def test_a_run_that_is_older_than_a_field_goes_on(tmp_path):
+    chosen = recipe(epochs=1, calibrate=0)
+    train(chosen, tmp_path / "run")
+    before = files(tmp_path / "run")
+    description = tmp_path / "run/run.json"
+    content = json.loads(description.read_text())
+    del content["recipe"]["calibrate"]
+    description.write_text(json.dumps(content))
+    train(chosen, tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+    with pytest.raises(ValueError, match="begun with calibrate=0, now calibrate is 50"):
+        train(recipe(epochs=1, calibrate=50), tmp_path / "run", resume=True)
+
+
 def test_one_process_at_a_time(tmp_path):
     class Starts(Watcher):
         def begin(self, step, steps, batch):

@@ -121,7 +121,7 @@ def read_result(file: Path) -> Result:
 
 def reuse(recipe: Recipe, file: Path, among: Iterable[Path]) -> Path | None:
     """Copy the result of the same recipe to ``file``, from the first that has it: experiments share networks."""
-    same = (other for other in among if _changed(recipe, read_result(other), other) is None)
+    same = (other for other in among if recipe.change_since(read_result(other).recipe, str(other)) is None)
     found = None if file.exists() else next(same, None)
     if found:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -131,15 +131,9 @@ def reuse(recipe: Recipe, file: Path, among: Iterable[Path]) -> Path | None:
 
 
 def _same(recipe: Recipe, result: Result, file: Path) -> None:
-    changed = _changed(recipe, result, file)
+    changed = recipe.change_since(result.recipe, str(file))
     if changed is not None:
         key, before, now = changed
         raise ValueError(
             f"{file} holds a result with {key}={before!r}, now {key} is {now!r}: remove it, or choose another --out"
         )
-
-
-def _changed(recipe: Recipe, result: Result, file: Path) -> tuple[str, Any, Any] | None:
-    before = Recipe.from_dict(result.recipe, str(file)).as_dict()  # fields that are younger than the file have defaults
-    changes = ((key, before[key], now) for key, now in recipe.as_dict().items() if before[key] != now)
-    return next(changes, None)

@@ -172,6 +172,11 @@ class Recipe:
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
+    def change_since(self, earlier: Mapping[str, Any], where: str) -> tuple[str, Any, Any] | None:
+        """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
+        before = Recipe.from_dict(earlier, where).as_dict()
+        return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
+
 
 def recipe_types() -> dict[str, Any]:
     """Field -> type."""

@@ -100,13 +100,13 @@ class Run:
                 ) from None
 
     def _same(self, recipe: Recipe) -> None:
-        before, now = self.read()["recipe"], json.loads(json.dumps(recipe.as_dict()))
-        for key in now:
-            if before.get(key) != now[key]:
-                raise ValueError(
-                    f"{self.folder} was begun with {key}={before.get(key)!r}, now {key} is {now[key]!r}: "
-                    f"resume with the same recipe, or choose another --out"
-                )
+        changed = recipe.change_since(self.read()["recipe"], str(self.description))
+        if changed is not None:
+            key, before, now = changed
+            raise ValueError(
+                f"{self.folder} was begun with {key}={before!r}, now {key} is {now!r}: "
+                f"resume with the same recipe, or choose another --out"
+            )
 
 
 class Lines:
