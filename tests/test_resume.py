@@ -12,6 +12,7 @@ from runs import count_calls, die_after, files, fork, outcome, recipe, train
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, checkpoint
 from splinenets.training.diagnose import DivergedError
+from splinenets.training.sealed import read_sealed, write_sealed
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +126,9 @@ def test_a_run_that_is_older_than_a_field_goes_on(tmp_path):
     train(chosen, tmp_path / "run")
     before = files(tmp_path / "run")
     description = tmp_path / "run/run.json"
-    content = json.loads(description.read_text())
+    content = read_sealed(description)
     del content["recipe"]["calibrate"]
-    description.write_text(json.dumps(content))
+    write_sealed(description, content)
     train(chosen, tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
     with pytest.raises(ValueError, match="begun with calibrate=0, now calibrate is 50"):
