@@ -135,6 +135,17 @@ def test_a_run_that_is_older_than_a_field_goes_on(tmp_path):
         train(recipe(epochs=1, calibrate=50), tmp_path / "run", resume=True)
 
 
+def test_a_run_that_is_killed_remembers_how_long_it_took(tmp_path):
+    class Kills(Watcher):
+        def epoch(self, line, seconds):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert outcome(fork(lambda: train(recipe(), tmp_path / "run", watcher=Kills()))) == -signal.SIGKILL
+    (line,) = (tmp_path / "run/timings.jsonl").read_text().splitlines()
+    assert json.loads(line)["epoch"] == 1
+    assert json.loads(line)["seconds"] > 0
+
+
 def test_one_process_at_a_time(tmp_path):
     class Starts(Watcher):
         def begin(self, step, steps, batch):

@@ -55,6 +55,7 @@ class Journal:
             self.metrics.add(line)
             time = {"epoch": line["epoch"], "seconds": seconds, "waited_for_data": waited, "samples": samples}
             self.timings.add(time)
+            self.timings.settle()  # how long a run took must not be forgotten when it is killed
         self.watcher.epoch(line, seconds)
 
     def positions(self, positions: Mapping[str, Tensor], step: int) -> None:
