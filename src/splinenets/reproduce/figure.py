@@ -74,7 +74,8 @@ def tradeoffs(results: Mapping[str, Mapping[int, Result]]) -> Figure:
         axis.grid(axis="y", color="#e5e7eb")
         axis.set_axisbelow(True)
     axes[0].set_ylabel("test accuracy, %")
-    figure.legend(loc="outside lower center", ncols=min(len(families), 4))
+    rows = math.ceil(len(families) / 4) or 1
+    figure.legend(loc="outside lower center", ncols=math.ceil(len(families) / rows) or 1)
     return figure
 
 
