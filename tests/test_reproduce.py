@@ -40,7 +40,7 @@ def test_every_grid_has_its_recipes_and_static_twins(name, scale):
     names = [row.name for row in experiment.rows]
     assert len({trial.name for trial in grid}) == len(grid) == 2 * len(names)
     recipes = {(trial.row.name, trial.recipe.seed): trial.recipe for trial in grid}
-    splines = {"model", "plain", "knots_rate", "utilization", "specialization"}
+    splines = {"model", "plain", "knots_rate", "utilization", "specialization", "calibrate"}
     for row in experiment.rows:
         if row.twin:
             own, twin = recipes[row.name, 0].as_dict(), recipes[row.twin, 0].as_dict()

@@ -147,7 +147,7 @@ EXPERIMENTS = {
             *(_static(f"LeNet-{width}", width=width) for width in (32, 35, 64, 128)),
             *_splines([f"{kind}({k})-D-R3" for kind in "DH" for k in KNOTS], "LeNet-32"),
             _weighted("D(5)-D-R3", 1.0, "LeNet-32"),
-            *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", fast={"calibrate": 2500}),
+            *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", calibrate=2500),
         ),
         quick=LENET_QUICK,
         standard={"epochs": 16, "calibrate": 0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any, get_type_hints
 
 from ..data.augment import augmentation
@@ -178,6 +179,7 @@ class Recipe:
         return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
 
 
+@cache
 def recipe_types() -> dict[str, Any]:
     """Field -> type."""
     hints = get_type_hints(Recipe)
