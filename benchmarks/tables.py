@@ -49,14 +49,15 @@ def searched() -> str:
 
 
 def outcome(files: Sequence[Path]) -> str:
-    """What a trial came to, the mean of its seeds."""
+    """What a trial came to: the mean of its seeds, and each, as trials with one seed compare with the first."""
     if not files:
         return "not run yet | |"
     last = [read_result(file).epochs[-1] for file in files]
     accuracy, loss, train_loss = (
         [epoch[key] for epoch in last] for key in ("test_accuracy", "test_loss", "train_loss")
     )
-    seeds = f" ± {100 * stdev(accuracy):.2f} ({len(files)} seeds)" if len(files) > 1 else ""
+    each = ", ".join(f"{100 * a:.2f}" for a in accuracy)
+    seeds = f" ± {100 * stdev(accuracy):.2f} ({each})" if len(files) > 1 else ""
     return f"{100 * mean(accuracy):.2f}{seeds} | {mean(loss):.3f} | {mean(train_loss):.3f}"
 
 

@@ -150,7 +150,7 @@ EXPERIMENTS = {
             *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", calibrate=2500),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 16, "calibrate": 0},
+        standard={"epochs": 16, "calibrate": 0},  # what that brings is a row of its own
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
