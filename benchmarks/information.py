@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
-from splinenets.health import health
+from splinenets.health_check import health
 
 RESULTS = Path(__file__).parent / "results"
 Row: TypeAlias = dict[str, Any]

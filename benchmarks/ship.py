@@ -9,8 +9,8 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from splinenets.data import statistics
-from splinenets.pretrained import save
 from splinenets.reproduce.record import summarize
+from splinenets.shipped import save
 from splinenets.training.evaluation import score
 from splinenets.training.restore import load_run
 

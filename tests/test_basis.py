@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import BSpline
+from tests.helpers.problems import basis as truncated_powers
 
 import splinenets as sn
-from problems import basis as truncated_powers
 from splinenets.basis import basis_matrix, compact_basis
 
 SHAPES = [(knots, degree) for degree in range(6) for knots in range(degree + 1, 21)]

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.helpers.commands import call
 
-from commands import call
 from splinenets.bench import latency
 
 

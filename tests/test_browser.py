@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from tests.helpers import subjects
+from tests.helpers.browser import PATIENCE, chromium
+from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
-import subjects
-from browser import PATIENCE, chromium
 from splinenets.analysis import report
 from splinenets.analysis.explorer import Explorer
 from splinenets.data import augmentation
-from subjects import HOSTILE
 from test_explorer import file, serving
 
 # in shares of the pad

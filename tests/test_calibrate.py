@@ -1,9 +1,9 @@
 import pytest
 import torch
+from tests.helpers.runs import recipe, tiny_task, train
 from torch import nn
 
 import splinenets as sn
-from runs import recipe, tiny_task, train
 from splinenets.projection import Projection
 from splinenets.training.evaluation import calibrate_on
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.runs import fork, outcome
+from tests.helpers.tiny import damaged
 
-from runs import fork, outcome
 from splinenets.training import checkpoint
 from splinenets.training.checkpoint import Checkpoint
 from splinenets.training.run import Lines
 from splinenets.training.sealed import DamagedError
-from tiny import damaged
 
 
 def example(step):

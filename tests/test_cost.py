@@ -2,11 +2,11 @@ import json
 
 import pytest
 import torch
+from tests.helpers import zoo
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import splinenets as sn
-import zoo
 
 
 def torch_macs(net, x):

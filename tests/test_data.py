@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.helpers import tiny
 
 import splinenets as sn
-import tiny
 from splinenets.data import Batches, in_order, load, load_folder, seeded
 from splinenets.data import datasets as datasets_module
 from splinenets.data.catalog import FETCHED

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import splinenets as sn
-from splinenets.deploy import FoldedProjection
+from splinenets.deployment import FoldedProjection
 
 SPECS = [
     "D(5)-C-R3",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.runs import as_rank, files, fork, free_port, outcome, recipe, tiny_task, train
 from torch.testing import assert_close
 
-from runs import as_rank, files, fork, free_port, outcome, recipe, tiny_task, train
 from splinenets.training import checkpoint
 
 EXACT = {
@@ -124,7 +124,7 @@ def test_killed_rank_is_restarted(number, tmp_path):
     command = [
         *TORCHRUN,
         *("--max-restarts", "1", "--master-port", str(free_port()), "--monitor-interval", "0.2"),
-        str(Path(__file__).with_name("die_once.py")),
+        str(Path(__file__).parent / "helpers" / "die_once.py"),
         *(str(rank), str(step), "train", "demo", *SMALL, "--out", str(tmp_path / "run")),
     ]
     began = time.monotonic()
@@ -147,7 +147,7 @@ def test_two_launchers_stand_for_two_machines(tmp_path):
     endpoint = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--max-restarts", "3"]
-    command += [str(Path(__file__).with_name("die_once.py")), "1", "3", "train", "demo", *SMALL]
+    command += [str(Path(__file__).parent / "helpers" / "die_once.py"), "1", "3", "train", "demo", *SMALL]
     launchers = [
         subprocess.Popen(
             [*command, "--out", str(tmp_path / "run")],

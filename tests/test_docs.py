@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks import costs, engine_tables, information_tables, search, tables
+from tests.helpers import zoo
+from tests.helpers.exports import network
 
 import splinenets as sn
-import zoo
-from exports import network
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -15,9 +15,8 @@ from urllib.request import Request
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import loopback, tiny
 
-import loopback
-import tiny
 from splinenets.cli import main
 from splinenets.data import datasets, fetch, sources, store
 from splinenets.data.archives import read_members

@@ -22,13 +22,13 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from tests.helpers import subjects
+from tests.helpers.commands import refused
+from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
-import subjects
-from commands import refused
 from splinenets.analysis.explorer import Explorer
 from splinenets.analysis.server import LARGEST, Server
-from subjects import HOSTILE
 
 
 @contextmanager

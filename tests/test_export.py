@@ -7,13 +7,13 @@ import sys
 import onnxruntime
 import pytest
 import torch
+from tests.helpers.commands import call
+from tests.helpers.exports import LENET_SPECS, RESNET_SPECS, images, network
 from torch import nn
 
 import splinenets as sn
-from commands import call
-from exports import LENET_SPECS, RESNET_SPECS, images, network
-from splinenets.export import exporting
-from splinenets.export.formats import FORMATS, KEY
+from splinenets.exporting import checked as exporting
+from splinenets.exporting.formats import FORMATS, KEY
 
 PURPOSES = ["latency", "throughput"]
 SMALL = [

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from matplotlib.figure import Figure
+from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
 from splinenets.analysis import figures, progress
@@ -15,7 +16,6 @@ from splinenets.analysis.progress import Epoch, LayerEpoch
 from splinenets.analysis.records import parse_epoch
 from splinenets.analysis.style import to_png, to_svg
 from splinenets.analysis.text import printable, unique
-from subjects import HOSTILE
 
 
 def positions(layers=3, splines=4, samples=200, names=None):

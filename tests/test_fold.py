@@ -1,9 +1,9 @@
 import pytest
 import torch
+from tests.helpers import zoo
 from torch import nn
 
 import splinenets as sn
-import zoo
 
 
 def trained(net, x, steps=3):

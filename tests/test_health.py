@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import splinenets as sn
-from splinenets.health import PositionWarning, Watch, health
+from splinenets.health_check import PositionWarning, Watch, health
 
 SAMPLES = (100, 250, 1000)
 

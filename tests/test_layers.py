@@ -3,10 +3,10 @@ from itertools import product
 
 import pytest
 import torch
+from tests.helpers.problems import LAYERS, make, plain, reference, with_parent
 from torch import nn
 
 import splinenets as sn
-from problems import LAYERS, make, plain, reference, with_parent
 
 STRATEGIES = ["single", "grouped", "bank"]
 CASES = [

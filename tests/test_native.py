@@ -1,226 +1,197 @@
-"""The kernels of native/ and the strategy that uses them, against the grouped strategy in float64."""
+"""The native runtime: every kind of step against torch, on one thread and several."""
 
-import copy
-import os
-import subprocess
+import platform
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
+import numpy
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.helpers.exports import network
+from torch import nn
 
 import splinenets as sn
-from problems import make, with_parent
-from splinenets import native
-from splinenets.native import build, calls
+from splinenets.deployment import deploy
+from splinenets.exporting.capture import capture
+from splinenets.exporting.native import Engine, build
+from splinenets.exporting.native.lowering import native_program
 
-FLOAT, BFLOAT = torch.float32, torch.bfloat16
-TOLERANCE = {FLOAT: 5e-5, BFLOAT: 2e-2}
-KINDS = [FLOAT, pytest.param(BFLOAT, marks=pytest.mark.skipif(not native.has_kernel(BFLOAT), reason="no bf16 here"))]
-pytestmark = pytest.mark.skipif(native.library() is None, reason="the kernels cannot be compiled here")
 
-SHAPES = {
-    "one block": (16, 16, 3, 1, 1, 1, 8, 8),
-    "colours": (3, 16, 3, 1, 1, 1, 9, 7),
-    "grey, large kernel": (1, 32, 5, 1, 2, 1, 28, 28),
-    "strided": (16, 32, 3, 2, 1, 1, 8, 8),
-    "odd numbers of everything": (33, 18, (3, 2), (2, 1), (1, 0), (1, 2), 9, 8),
-    "few of everything": (2, 3, 1, 1, 0, 1, 1, 1),
-    "strides beyond the kernel": (20, 48, 1, 2, 0, 1, 8, 8),
-    "dilated": (16, 32, 3, 3, 2, 2, 13, 17),
-    "narrow and uneven": (4, 33, (5, 4), (2, 3), (1, 2), (2, 1), 13, 15),
-    "wide": (64, 64, 3, 1, 1, 1, 8, 8),
+def compiled(net, example, knots="float32"):
+    return native_program(capture(deploy(net, example, knots=knots), example[:1], any_batch=False))
+
+
+def engine(net, example, threads=1):
+    return Engine(compiled(net, example), threads)
+
+
+class Shortcut(nn.Module):
+    def __init__(self, inside, outside=None):
+        super().__init__()
+        self.inside, self.outside = inside, outside or nn.Identity()
+
+    def forward(self, x):
+        return torch.relu(self.inside(x) + self.outside(x))
+
+
+# channels that do not fill blocks, images that are not square, sizes that leave rests
+PLAIN = {
+    "one convolution": lambda: nn.Conv2d(3, 5, 3),
+    "wide": lambda: nn.Conv2d(3, 40, (3, 5), padding=(1, 2)),
+    "strided": lambda: nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False),
+    "dilated": lambda: nn.Conv2d(3, 16, 3, dilation=2, padding=2),
+    "same": lambda: nn.Conv2d(3, 16, 4, padding="same"),
+    "deep": lambda: nn.Sequential(nn.Conv2d(3, 20, 1), nn.ReLU(), nn.Conv2d(20, 33, 3, padding=1), nn.BatchNorm2d(33)),
+    "pooling": lambda: nn.Sequential(nn.Conv2d(3, 17, 3), nn.MaxPool2d(3, 2, padding=1), nn.ReLU()),
+    "shortcut": lambda: Shortcut(nn.Conv2d(3, 3, 3, padding=1)),
+    "two convolutions meet": lambda: Shortcut(nn.Conv2d(3, 20, 3, padding=1), nn.Conv2d(3, 20, 1)),
+    "added to itself": lambda: Shortcut(nn.Identity()),
+    "used twice": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), Shortcut(nn.ReLU())),
 }
 
 
-def layer_of(channels, filters, kernel, stride, padding, dilation, spec="D(5)-C-R3", **more):
-    layer = sn.SplineConv2d(channels, filters, kernel, stride, padding, dilation, spec=spec, **more)
-    torch.nn.init.normal_(layer.knots, std=0.2)
-    return layer
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+def test_plain_layers(name):
+    body = PLAIN[name]().eval()
+    images = torch.randn(5, 3, 11, 13)
+    features = body(images).flatten(1).shape[1]
+    net = nn.Sequential(body, nn.Flatten(), nn.Linear(features, 7)).eval()
+    program = compiled(net, images)
+    for threads in (1, 3):
+        found = Engine(program, threads)
+        for batch in (images, images[:1], images[:0]):
+            torch.testing.assert_close(found(batch), net(batch), rtol=1e-4, atol=1e-5)
 
 
-def run(layer, x, position, strategy, dtype):
-    """Outputs and gradients of one strategy."""
-    layer = copy.deepcopy(layer)
-    x, position = (t.clone().requires_grad_() for t in (x, position))
-    with sn.strategy(strategy), torch.autocast("cpu", BFLOAT, enabled=dtype == BFLOAT):
-        y = layer.operate(x, position)
-    (y.double() * torch.linspace(-1, 1, y.numel()).cos().view_as(y)).sum().backward()
-    return [
-        y.detach(),
-        x.grad,
-        position.grad,
-        *(p.grad for p in (layer.knots, layer.weight, layer.bias) if p is not None),
-    ]
+def test_global_averaging():
+    images = torch.randn(2, 3, 6, 5)
+    for net in (nn.AdaptiveAvgPool2d(1), Mean()):
+        whole = nn.Sequential(nn.Conv2d(3, 20, 3), net, nn.Flatten(), nn.Dropout()).eval()
+        torch.testing.assert_close(engine(whole, images, 2)(images), whole(images), rtol=1e-4, atol=1e-5)
 
 
-def assert_close(found, expected, tolerance):
-    for f, e in zip(found, expected, strict=True):
-        assert (f.double() - e).abs().max() <= tolerance * max(1e-3, e.abs().max().item())
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean((2, 3))
 
 
-def compare(layer, x, position, dtype):
-    """Close to float64, or at least as close as torch's own convolution comes with these numbers, give or take."""
-    expected = run(layer.double(), x.double(), position.double(), "grouped", None)
-    theirs = run(layer.float(), x, position, "grouped", dtype)
-    ours = run(layer, x, position, "fused", dtype)
-    with torch.no_grad(), sn.strategy("fused"), torch.autocast("cpu", BFLOAT, enabled=dtype == BFLOAT):
-        few = layer.operate(x, position)
-    for e, t, f in zip([*expected, expected[0]], [*theirs, theirs[0]], [*ours, few], strict=True):
-        allowed = TOLERANCE[dtype] * max(1, e.abs().max().item()) + 3 * (t - e).abs().max()
-        assert (f.double() - e).abs().max() <= allowed
-
-
-@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("knots", ["float32", "bf16", "int8"])
 @pytest.mark.parametrize(
-    "spec", ["D(5)-C-R4", "D(2)-C-R3", "D(7)-C-R3 degree=3 dims=2", "D(5)-C-R4 independent degree=0"]
-)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_fused_equals_grouped(shape, spec, dtype):
-    *sizes, height, width = shape
-    layer = layer_of(*sizes, spec=spec)
-    for samples in (1, 7, 20):
-        position = torch.rand(samples, layer.coordinates)
-        position[0], position[-1] = 0, 1
-        if layer.spec.spline_degree == 1:
-            position[0], position[-1] = 0.01, 0.99  # a corner has two slopes
-        compare(layer, torch.randn(samples, sizes[0], height, width), position, dtype)
-
-
-@pytest.mark.parametrize("dtype", KINDS)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_fused_equals_grouped_for_any_shape(dtype, data):
-    def draw(low, high):
-        return data.draw(st.integers(low, high))
-
-    kernel, dilation = (draw(1, 4), draw(1, 4)), (draw(1, 2), draw(1, 2))
-    stride, padding = (draw(1, 3), draw(1, 3)), (draw(0, 3), draw(0, 3))
-    height, width = (
-        max(1, (k - 1) * d + 1 - 2 * p) + draw(0, 9) for k, d, p in zip(kernel, dilation, padding, strict=True)
-    )
-    torch.manual_seed(draw(0, 1000))
-    layer = layer_of(draw(1, 20), draw(1, 20), kernel, stride, padding, dilation, bias=data.draw(st.booleans()))
-    layer.to(memory_format=data.draw(st.sampled_from([torch.contiguous_format, torch.channels_last])))
-    samples = draw(1, 5)
-    x = torch.randn(samples, layer.in_channels, height, width)
-    compare(layer, x, 0.05 + 0.9 * torch.rand(samples, layer.coordinates), dtype)
-
-
-def test_padding_by_name():
-    for padding in ("same", "valid"):
-        layer = layer_of(3, 8, (5, 3), 1, padding, (1, 2))
-        compare(layer, torch.randn(3, 3, 9, 9), torch.rand(3, 8), FLOAT)
-
-
-@pytest.mark.parametrize(
-    "spec", ["D(5)-C-R3", "H(5)-C-R3 degree=3", "H(4)-D-G2 independent", "D(4)-D-R4 raw", "H(3)-C-R4 dims=2"]
-)
-def test_one_sample_decides_as_a_batch_does(spec):
-    layer, shape = make("conv2d", spec)
-    layer.float().eval()
-    x, parent = torch.randn(7, *shape), torch.rand(7, layer.coordinates)
-    for inherited in (parent, None):
-        with sn.strategy("grouped"):
-            expected = with_parent(layer, inherited)(x)
-        with torch.no_grad():
-            rows = [
-                with_parent(layer, None if inherited is None else inherited[n : n + 1])(x[n : n + 1]) for n in range(7)
-            ]
-        torch.testing.assert_close(torch.cat(rows), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", KINDS)
-def test_gradients_of_an_image_that_others_read_too(dtype):
-    """The pooled features' gradient is added in place to the operation's, and to nobody else's."""
-    layer = layer_of(16, 16, 3, 1, 1, 1, "D(5)-C-R3").eval()
-    image = torch.randn(5, 16, 6, 6).contiguous(memory_format=torch.channels_last)
-    found = []
-    for numbers, strategy in ((dtype, "fused"), (torch.float64, "grouped")):
-        x = image.to(numbers).clone().requires_grad_()
-        with sn.strategy(strategy):
-            shared = x * 1
-            y = layer.to(numbers)(shared).double() + shared.double()
-        (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
-        found.append([y.detach(), x.grad])
-    assert_close(found[0], found[1], TOLERANCE[dtype])
-
-
-def test_the_same_bits_every_time():
-    layer, x = layer_of(16, 24, 3, 1, 1, 1), torch.randn(9, 16, 8, 8)
-    runs = [run(layer, x, torch.linspace(0, 1, 9 * 24).view(9, 24), "fused", FLOAT) for _ in range(2)]
-    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-
-
-def test_not_a_number_stays_with_its_sample():
-    layer, x, position = layer_of(4, 8, 3, 1, 1, 1), torch.randn(3, 4, 5, 5), torch.rand(3, 8)
-    position[1] = torch.nan
-    y = run(layer, x, position, "fused", FLOAT)[0]
-    assert y[1].isnan().all()
-    assert y[[0, 2]].isfinite().all()
-
-
-def test_several_threads_at_once():
-    layer = layer_of(16, 16, 3, 1, 1, 1)
-    batches = [(torch.randn(5, 16, 8, 8), torch.rand(5, 16)) for _ in range(16)]
-    expected = [run(layer, *batch, "fused", FLOAT) for batch in batches]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda batch: run(layer, *batch, "fused", FLOAT), batches))
-    assert all(torch.equal(a, b) for e, f in zip(expected, found, strict=True) for a, b in zip(e, f, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("make_layer", "shape", "reason"),
+    "spec",
     [
-        (lambda: sn.SplineConv1d(2, 2, 3), (2, 5), "2d convolutions"),
-        (lambda: sn.SplineConv2d(2, 2, 3, groups=2), (2, 5, 5), "2d convolutions"),
-        (lambda: sn.SplineLinear(2, 2), (2,), "2d convolutions"),
-        (lambda: sn.SplineConv2d(2, 2, 3).double(), (2, 5, 5), "no kernel for torch.float64"),
-        (lambda: sn.SplineConv2d(512, 2048, 8), (512, 8, 8), "needs more than 256 MB"),
+        "D(5)-C-R4",
+        "H(5)-C-R3 diffusion=0.75",
+        "H(5)-D-R4 degree=4 diffusion=tree(2)",
+        "H(3)-D-G2 degree=0 dims=2",
+        "D(9)-D-R3 degree=8 raw",
     ],
-)  # fmt: skip
-def test_it_says_why_it_cannot_serve(make_layer, shape, reason):
-    layer = make_layer()
-    x = torch.zeros(2, *shape, dtype=layer.knots.dtype)
-    with sn.strategy("fused"), pytest.raises(ValueError, match=f"'fused' .*{reason}.*'auto'"):
-        layer(x)
+)
+def test_spline_layers(spec, knots):
+    images = torch.randn(4, 3, 9, 7)
+    net = nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 18, 3, stride=2, padding=1),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(18 * 2 * 2, 6),
+    )
+    net = sn.convert(net, spec, example=images, spread=0.5).eval()
+    expected, program = deploy(net, images, knots=knots)(images), compiled(net, images, knots)
+    for threads in (1, 2, 5):
+        found = Engine(program, threads)
+        torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found(images[:1]), expected[:1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("environment", [{"SPLINENETS_NATIVE": "0"}, {"CXX": "no-such-compiler"}, {"CXX": "false"}])
-def test_it_steps_aside(environment, tmp_path):
-    code = (
-        "import torch, splinenets as sn; layer = sn.SplineConv2d(3, 4, 3); x = torch.randn(5, 3, 8, 8); "
-        "layer(x).sum().backward(); layer.eval()(x[:1]); print(sn.native.library())"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **environment}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
-    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+def test_answers_do_not_depend_on_what_came_before():
+    net, some = network("lenet4", "H(5)-D-R3")
+    found = engine(net, some, 2)
+    first = found(some[:1])
+    found(some * 100)
+    found(torch.full_like(some, torch.nan))
+    assert torch.equal(found(some[:1]), first)
+
+
+def test_many_callers():
+    net, some = network("lenet4", "D(3)-D-R3")
+    shared = engine(net, some, 2)
+    expected = shared(some)
+    wrong = []
+
+    def work():
+        wrong.append(max((shared(some) - expected).abs().max().item() for _ in range(50)))
+
+    callers = [threading.Thread(target=work) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(wrong) == 3
+    assert max(wrong) < 1e-5
+
+
+def test_wrong_images():
+    net, some = network("lenet4")
+    found = engine(net, some)
+    for wrong in (some[0], some[:, :, 1:], some.double(), some.repeat(1, 2, 1, 1)):
+        with pytest.raises(ValueError, match=r"\(N, 1, 28, 28\), got"):
+            found(wrong)
+    with pytest.raises(ValueError, match="threads must be 1 or more"):
+        engine(net, some, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"CXX": "no-such-compiler"}, "no C.. compiler"),
+        ({"CXX": "false"}, "cannot compile engine.cpp"),
+        ({"SPLINENETS_NATIVE": "0"}, "switched off"),
+        ({"XDG_CACHE_HOME": "/dev/null"}, "cannot be kept in"),
+    ],
+)
+def test_it_steps_aside(environment, complaint, tmp_path, monkeypatch):
+    for name, value in {"XDG_CACHE_HOME": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    build.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=complaint) as caught:
+            sn.export(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.ones(1, 1, 2, 2), tmp_path / "x.native")
+    finally:
+        build.cache_clear()
+    assert "onnx instead" in str(caught.value)
+    assert not (tmp_path / "x.native").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("march", ["x86-64", "x86-64-v3", "x86-64-v4"])
-def test_other_processors(march, monkeypatch):
-    flags = tuple(f"-march={march}" if flag.startswith("-march") else flag for flag in build.FLAGS)
-    other = build.load(build.SOURCE, flags)
-    monkeypatch.setattr(calls, "library", lambda: other)
-    calls._find.cache_clear()
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="processors of another family")
+@pytest.mark.parametrize("processor", ["x86-64", "haswell"])
+def test_older_processors(processor, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = sys.modules[build.__module__]
+    monkeypatch.setattr(module, "FLAGS", tuple(f.replace("native", processor) for f in module.FLAGS))
+    build.cache_clear()
     try:
-        for *sizes, height, width in SHAPES.values():
-            layer = layer_of(*sizes)
-            compare(layer, torch.randn(7, sizes[0], height, width), torch.rand(7, layer.coordinates), FLOAT)
+        for spec in ("D(5)-C-R4", "H(5)-D-R3"):
+            net, some = network("lenet8", spec)
+            torch.testing.assert_close(engine(net, some, 2)(some), net(some), rtol=1e-4, atol=1e-4)
     finally:
-        calls._find.cache_clear()
+        build.cache_clear()
 
 
-def test_doing_without_ends(monkeypatch):
-    monkeypatch.setenv("SPLINENETS_NATIVE", "1")
-    had = calls.has_kernel(torch.float32)
-    with calls.without():
-        assert not calls.has_kernel(torch.float32)
-    assert calls.has_kernel(torch.float32) == had
-    assert os.environ["SPLINENETS_NATIVE"] == "1"
+def test_damaged_files_are_refused(tmp_path):
+    net, some = network("lenet4", "D(3)-D-R3")
+    path = tmp_path / "net.native"
+    sn.export(net, some, path)
+    content = path.read_bytes()
+    for place in numpy.linspace(0, len(content) - 1, 40).astype(int):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="damaged"):
+            sn.load_export(path)
+    path.write_bytes(content[:-9])
+    with pytest.raises(ValueError, match="damaged"):
+        sn.load_export(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="damaged"):
+        sn.load_export(path)

@@ -15,9 +15,9 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: nobody below
 ORDER = [
-    "tables", "spec", "basis", "native", "collectives", "projection", "path", "example", "calibrate", "operators", "layers", "convert", "fold",
-    "storage", "deploy", "histograms", "regularizer", "health", "cost", "models", "data", "pretrained", "training", "analysis", "runtime", "export", "bench",
-    "reproduce", "commands", "cli",
+    "tables", "files", "spec", "basis", "kernels", "collectives", "projection", "path", "example", "calibration", "operators", "layers",
+    "conversion", "fold", "storage", "deployment", "histograms", "regularizer", "health_check", "costs", "models", "data", "shipped",
+    "training", "analysis", "exporting", "bench", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

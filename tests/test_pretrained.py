@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import splinenets as sn
-from splinenets.pretrained import FOLDER, names, save
+from splinenets.shipped import FOLDER, names, save
 
 
 @pytest.mark.parametrize("name", names())
@@ -46,7 +46,7 @@ def test_static_networks_can_be_shipped_too(tmp_path, monkeypatch):
     card = {"name": "x/static", "network": "lenet2", "model": "static", "plain": [], "channels": 1, "image_size": 28}
     card |= {"classes": [str(i) for i in range(10)], "augment": "none", "mean": [0.1], "std": [0.3]}
     save(card, twin.state_dict(), tmp_path)
-    monkeypatch.setattr(sys.modules["splinenets.pretrained"], "FOLDER", tmp_path)
+    monkeypatch.setattr(sys.modules["splinenets.shipped"], "FOLDER", tmp_path)
     net = sn.pretrained("x/static")
     images = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
     expected = twin.eval()((images / 255 - 0.1) / 0.3)

@@ -2,9 +2,9 @@ import copy
 
 import pytest
 import torch
+from tests.helpers.problems import make
 
 import splinenets as sn
-from problems import make
 from splinenets.projection import Projection, bounded, mix_scores, moments, pooled_features
 
 

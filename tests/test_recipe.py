@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.helpers.commands import call
 
-from commands import call
 from splinenets.training.parsing import from_text
 from splinenets.training.recipe import Recipe, parse_override, recipe_types
 from splinenets.training.recipes import load_recipe, names

@@ -6,14 +6,14 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+from tests.helpers import subjects
+from tests.helpers.commands import call, refused
+from tests.helpers.subjects import HOSTILE
 
-import subjects
-from commands import call, refused
 from splinenets.analysis import report
 from splinenets.analysis.html import data_block, element, escape
 from splinenets.analysis.text import printable
 from splinenets.training.sealed import read_sealed, write_sealed
-from subjects import HOSTILE
 
 
 class Parsed(HTMLParser):

@@ -5,8 +5,8 @@ import signal
 from dataclasses import replace
 
 import pytest
+from tests.helpers.commands import call
 
-from commands import call
 from splinenets.commands.reproduce import NAMES
 from splinenets.reproduce import EXPERIMENTS, SCALES, collect, draw, find, read_result, record, reuse, table, trials
 from splinenets.stopped import Stopped

@@ -7,8 +7,8 @@ import random
 import signal
 
 import pytest
+from tests.helpers.runs import count_calls, die_after, files, fork, outcome, recipe, train
 
-from runs import count_calls, die_after, files, fork, outcome, recipe, train
 from splinenets.stopped import Stopped
 from splinenets.training import Watcher, checkpoint
 from splinenets.training.diagnose import DivergedError

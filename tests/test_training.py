@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.helpers.commands import call
+from tests.helpers.runs import recipe, tiny_task, train
 
-from commands import call
-from runs import recipe, tiny_task, train
 from splinenets.data import load
 from splinenets.layers import SplineLayer
 from splinenets.training import Watcher

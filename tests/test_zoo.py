@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.helpers import zoo
 
 import splinenets as sn
-import zoo
 
 # their convolutions standardise their own weights; only the head is converted
 LEFT = {"Bit": "has a forward of its own"}

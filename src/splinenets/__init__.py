@@ -2,18 +2,18 @@
 
 from . import data, models
 from .basis import bspline_basis
-from .calibrate import calibrate
-from .convert import Conversion, convert
-from .cost import Cost, cost
-from .deploy import deploy
-from .export import export, load_export
+from .calibration import calibrate
+from .conversion import Conversion, convert
+from .costs import Cost, cost
+from .deployment import deploy
+from .exporting import export, load_export
 from .fold import collapse, fold_batchnorm
-from .health import health
+from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .path import Positions, connect, steer, trace
-from .pretrained import pretrained
 from .regularizer import MutualInformation
+from .shipped import pretrained
 from .spec import SplineSpec, Tree
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from .convert import SPLINES, copy_network
+from .conversion import SPLINES, copy_network
 from .example import run_example
 from .layers import SplineLayer
 from .path import Level, remove_path

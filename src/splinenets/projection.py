@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import native
+from . import kernels
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
 from .spec import SplineSpec
@@ -35,7 +35,7 @@ def pool_beside(x: Tensor) -> tuple[Tensor, Tensor]:
     if not kernel_reads(x):
         return x, pooled_features(x, 1)
     if not torch.is_grad_enabled():
-        return x, native.pool(x).to(x.dtype)
+        return x, kernels.pool(x).to(x.dtype)
     return _Pool.apply(x)  # type: ignore[no-untyped-call]
 
 
@@ -48,7 +48,7 @@ def kernel_reads(x: Tensor) -> bool:
         and x.dim() == 4
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.numel() > 0
-        and native.has_kernel(x.dtype)
+        and kernels.has_kernel(x.dtype)
     )
 
 
@@ -57,7 +57,7 @@ class _Pool(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return x.view_as(x), native.pool(x).to(x.dtype)
+        return x.view_as(x), kernels.pool(x).to(x.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -68,7 +68,7 @@ class _Pool(torch.autograd.Function):
             each = (pooled_grad / prod(ctx.shape[2:]))[:, :, None, None]
             return each.expand(ctx.shape) if grad is None else grad + each
         # only the operation beside saw the image that was handed on, so nobody else holds its gradient
-        native.spread(pooled_grad.float().contiguous(), grad)
+        kernels.spread(pooled_grad.float().contiguous(), grad)
         return grad
 
 
@@ -187,11 +187,11 @@ class Projection(nn.Module):
             and features.dtype == torch.float32
             and not torch.is_autocast_enabled("cpu")
             and all(p is None or p.dtype == torch.float32 for p in (self.weight, self.knots))
-            and native.has_kernel(torch.float32)
+            and kernels.has_kernel(torch.float32)
         )
 
     def _decide(self, features: Tensor, parent: Tensor | None) -> Tensor:
-        return native.propose(
+        return kernels.propose(
             features.contiguous(),
             None if parent is None else parent.float().contiguous(),
             None if self.weight is None else self.weight.contiguous(),

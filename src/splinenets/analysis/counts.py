@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..health import count_by_class, information
+from ..health_check import count_by_class, information
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..basis import bspline_basis
-from ..health import histogram
+from ..health_check import histogram
 from ..layers import SplineLayer
 from .counts import by_class, join_rare, most_telling, spread_out
 from .filters import along, liveliest, view

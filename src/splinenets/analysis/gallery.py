@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from ..data.files import replacing
+from ..files import replacing
 from ..layers import SplineLayer
 from . import figures, progress
 from .counts import spread_out

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..cost import Cost, cost
+from ..costs import Cost, cost
 from ..data import Split
-from ..health import FEWEST, Health, health
+from ..health_check import FEWEST, Health, health
 from ..path import Positions, evaluating, trace
 from ..training.build import Task
 

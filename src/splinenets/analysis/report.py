@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.files import replacing
+from ..files import replacing
 from . import figures
 from .compare import disagreements
 from .gallery import at_the_end, over_epochs

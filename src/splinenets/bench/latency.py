@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..convert import convert
-from ..cost import cost
-from ..export import export, load_export
-from ..runtime import Unavailable
+from ..conversion import convert
+from ..costs import cost
+from ..exporting import export, load_export
+from ..kernels import Unavailable
 from ..tables import text_table
 
 NETWORKS: dict[str, tuple[str, str | None]] = {

@@ -63,7 +63,7 @@ def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
     """Accuracy, loss, parameters, MACs and health of a trained network, in words."""
     import json
 
-    from ..cost import cost
+    from ..costs import cost
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "epoch"][-1]

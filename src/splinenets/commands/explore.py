@@ -23,7 +23,7 @@ def explore(
 
     from ..analysis.explorer import Explorer
     from ..analysis.server import Server
-    from ..native import without
+    from ..kernels import without
 
     torch.set_num_threads(1)  # one small image is no work to share
     with without(), Server(Explorer.of_run(run), port) as server:

@@ -23,8 +23,8 @@ def export(
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
     """Write a trained network for another runtime, and check it there on test images first."""
-    from ..export import FORMATS, PURPOSES
-    from ..export import export as write
+    from ..exporting import FORMATS, PURPOSES
+    from ..exporting import export as write
     from ..training.restore import load_run
 
     for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
@@ -52,7 +52,7 @@ def export(
 def evaluate_file(path: Path) -> None:
     """The accuracy of an exported run, in the runtime it was exported for, on all test images of its data set."""
     from ..data import load, prepare
-    from ..export import load_export
+    from ..exporting import load_export
 
     exported = load_export(path)
     about = exported.metadata

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import models
-from ..convert import convert
-from ..cost import Cost, cost
+from ..conversion import convert
+from ..costs import Cost, cost
 
 LARGER = {"lenet": "lenet128", "resnet": "resnet110"}
 EXAMPLES = """

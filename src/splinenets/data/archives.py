@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from .files import LARGEST
+from ..files import LARGEST
 
 
 def read_members(path: Path, names: Iterable[str], inside: str = "") -> dict[str, bytes]:

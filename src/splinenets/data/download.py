@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from .files import file_digest, naming, rename_durably
+from ..files import file_digest, naming, rename_durably
 from .watcher import Watcher
 
 CHUNK = 1 << 16

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import exclusive
 from .catalog import EMBEDDED, Known, verify
 from .datasets import EMBEDDED_FOLDER, known, load_embedded
-from .files import exclusive
 from .sources import Source, sources
 from .store import data_root, read_stored, stored_path, write_stored
 from .watcher import Watcher

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..files import read_bytes
 from .archives import read_members
 from .cifar import parse_binary, parse_labels, parse_strip
-from .files import read_bytes
 from .idx import parse_idx
 
 

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..files import file_digest
 from .download import Patience, download, one_line
-from .files import file_digest
 from .layouts import CIFAR_BINARY, CIFAR_STRIPS, IDX, Layout, idx, read_archive, read_folder
 from .watcher import Watcher
 

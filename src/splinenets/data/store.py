@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..files import replacing
 from .catalog import Arrays, Known, verify
-from .files import replacing
 
 ORIGINS = ("by hand", "system", "web", "npm")
 

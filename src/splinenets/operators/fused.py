@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import native
+from .. import kernels
 from .mixing import Curves
 from .operation import Convolution, Operation
 
@@ -21,19 +21,19 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     if reason:
         raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
     assert isinstance(operation, Convolution)
-    x, position, knots = native.channels_last(x.to(dtype_of(x))), position.float().contiguous(), curves.knots.float()
+    x, position, knots = kernels.channels_last(x.to(dtype_of(x))), position.float().contiguous(), curves.knots.float()
     base = None if curves.base is None else as_image(curves.base.float())
     bias = None if bias is None else bias.float()
     before = tuple(before for before, _ in operation.margins())
-    geometry = native.Geometry(
+    geometry = kernels.Geometry(
         *(x.shape, knots.shape[1], operation.output_size(x.shape[2:])),
         *(operation.kernel, operation.stride, before, operation.dilation),
         *(curves.splines, curves.dims, curves.knots_per_dim, curves.degree),
     )
     if torch.is_grad_enabled():
         return _Fused.apply(x, position, knots, base, bias, geometry)  # type: ignore[no-untyped-call]
-    arranged = native.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
-    return native.forward(geometry, x, position, arranged, knots, base, bias)
+    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
+    return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
 
 def obstacle(x: Tensor, curves: Curves, operation: Operation) -> str:
@@ -44,7 +44,7 @@ def obstacle(x: Tensor, curves: Curves, operation: Operation) -> str:
         return f"runs on the CPU, got {x.device.type}"
     if not isinstance(operation, Convolution) or len(operation.kernel) != 2 or operation.groups != 1:
         return "computes 2d convolutions without groups"
-    if not native.has_kernel(dtype_of(x)) or curves.knots.dtype == torch.float64:
+    if not kernels.has_kernel(dtype_of(x)) or curves.knots.dtype == torch.float64:
         return f"has no kernel for {dtype_of(x)} here"
     if torch.is_grad_enabled() and 4 * torch.get_num_threads() * curves.knots.numel() > SHARES:
         return f"needs more than {SHARES >> 20} MB for the gradients of {curves.knots.numel():,} numbers"
@@ -71,23 +71,23 @@ class _Fused(torch.autograd.Function):
         knots: Tensor,
         base: Tensor | None,
         bias: Tensor | None,
-        geometry: native.Geometry,
+        geometry: kernels.Geometry,
     ) -> Tensor:
-        arranged = native.arrange(geometry, knots, base, x.dtype)
+        arranged = kernels.arrange(geometry, knots, base, x.dtype)
         ctx.save_for_backward(x, position, arranged)
         ctx.set_materialize_grads(False)
         ctx.geometry, ctx.base_shape, ctx.bias_too = geometry, None if base is None else base.shape, bias is not None
-        return native.forward(geometry, x, position, arranged, knots, base, bias)
+        return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        grad = native.channels_last(grad)
+        grad = kernels.channels_last(grad)
         x, position, arranged = ctx.saved_tensors
         wanted = (ctx.needs_input_grad[0], ctx.bias_too)
-        image, place, knots, bias = native.backward(ctx.geometry, x, position, arranged, grad, *wanted)
+        image, place, knots, bias = kernels.backward(ctx.geometry, x, position, arranged, grad, *wanted)
         # the basis sums to 1, so the knots' gradients sum to the base's
         base = None if ctx.base_shape is None else knots.sum(0).view(ctx.base_shape)
         return image, place, knots, base, bias, None

@@ -14,7 +14,7 @@ import torch
 from ..analysis.panels import WIDTH, class_map, class_scale
 from ..analysis.style import DASHES, MARKERS, SERIES, check_matplotlib, styled, to_svg
 from ..analysis.text import compact, printable
-from ..data.files import replacing
+from ..files import replacing
 from ..training.recipe import STATIC
 from .record import Result
 

@@ -12,8 +12,8 @@ import torch
 
 from ..analysis.counts import by_class, telling
 from ..analysis.observe import travel
-from ..cost import cost
-from ..data.files import replacing
+from ..costs import cost
+from ..files import replacing
 from ..training.build import build_network, load_task
 from ..training.recipe import STATIC, Recipe
 from ..training.restore import load_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..convert import convert
+from ..conversion import convert
 from ..data import Augmentation, Dataset, Split, augmentation, load, statistics
 from ..layers import SplineLayer
 from ..models import lenet, resnet

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..data.files import naming, replacing
+from ..files import naming, replacing
 from .sealed import DamagedError, read_sealed, write_sealed
 
 FORMAT = 1

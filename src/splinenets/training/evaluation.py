@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..calibrate import calibrate
+from ..calibration import calibrate
 from ..data import in_order
-from ..health import Health, health
+from ..health_check import Health, health
 from ..path import Positions, evaluating, trace
 from .build import Task
 from .ranks import total

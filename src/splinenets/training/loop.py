@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..data import Batches, seeded
-from ..health import histogram
+from ..health_check import histogram
 from ..path import Positions, trace
 from ..stopped import Stopped
 from .ahead import ahead

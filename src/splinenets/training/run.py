@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from .. import __version__
-from ..data.files import naming
+from ..files import naming
 from .recipe import Recipe
 from .sealed import read_sealed, write_sealed
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..data.files import replacing
+from ..files import replacing
 
 
 class DamagedError(ValueError):

@@ -1,6 +1,6 @@
 """Networks as files for other runtimes, each checked against the network it came from before it is written."""
 
-from .exporting import PURPOSES, export
+from .checked import PURPOSES, export
 from .formats import FORMATS, Exported, load_export
 
 __all__ = ["FORMATS", "PURPOSES", "Exported", "export", "load_export"]

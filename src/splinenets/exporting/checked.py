@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..convert import copy_network
-from ..data.files import replacing
-from ..deploy import deploy
+from ..conversion import copy_network
+from ..deployment import deploy
+from ..files import replacing
 from ..layers import SplineLayer
 from .formats import Exported, format_of
 from .obstacles import naming_layers

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .convert import convert
+from .conversion import convert
 from .data import augmentation
 from .models import build
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..deploy import FoldedProjection
+from ..deployment import FoldedProjection
 from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution
 from ..path import nearest_positions

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..runtime import Unavailable
 from .capture import capture, trace_graph
+from .native import Unavailable
 from .obstacles import Obstacles
 
 KEY = "splinenets"  # of our metadata, beside others' in the same file
@@ -97,7 +97,7 @@ def dump_native(net: nn.Module, example: Tensor, any_batch: bool, metadata: str,
     """A safetensors file with the engine's program; batches of any size are several images one by one."""
     from safetensors.torch import save
 
-    from .native_file import native_program
+    from .native.lowering import native_program
 
     captured = capture(net, example[:1], any_batch=False)
     obstacles.graph = captured.program.graph
@@ -114,7 +114,7 @@ def load_native(content: bytes, threads: int) -> Exported:
     """A program in the native runtime."""
     from safetensors.torch import load
 
-    from ..runtime import STEP, Engine, Program
+    from .native import STEP, Engine, Program
 
     content = _opened(content)
     tensors = load(content)

@@ -1,6 +1,6 @@
 """A small native runtime for deployed networks: one call an image, whatever the number of layers."""
 
-from ..native import Unavailable
+from ...kernels import Unavailable
 from .build import build
 from .engine import Engine
 from .program import STEP, Kind, Program

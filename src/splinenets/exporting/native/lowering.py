@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from ..deploy import FoldedProjection
-from ..layers import SplineLayer, SplineLinear
-from ..operators import Convolution
-from ..runtime import Kind, Program
-from ..runtime.program import LANES
+from ...deployment import FoldedProjection
+from ...layers import SplineLayer, SplineLinear
+from ...operators import Convolution
+from ..capture import LAYER, Capture, matching
 from .arrange import Parameters, filter_blocks, image_rows
-from .capture import LAYER, Capture, matching
+from .program import LANES, Kind, Program
 from .steps import Step, Value, place
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ..runtime.program import LANES
+from .program import LANES
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..native import Unavailable
+from ...kernels import Unavailable
 from .build import build
 from .program import LANES, STEP, Kind, Program
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runtime import STEP, Kind, Program
-from ..runtime.program import LANES
+from .program import LANES, STEP, Kind, Program
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-from ..native import Unavailable, load
+from ...kernels import Unavailable, load
 
 SOURCE = Path(__file__).with_name("engine.cpp")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ..deploy import FoldedProjection
+from ..deployment import FoldedProjection
 from ..layers import SplineLayer
 from ..operators import Convolution
 from .capture import LAYER, Capture, matching
