@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from ..data import Batches, seeded
 from ..health_check import histogram
-from ..path import Positions, trace
 from ..stopped import Stopped
+from ..tracing import Positions, trace
 from .ahead import ahead
 from .build import Task, build_regularizer
 from .diagnose import DivergedError, first_bad_layer
