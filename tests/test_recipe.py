@@ -8,16 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
 
-from splinenets.training.parsing import from_text
-from splinenets.training.recipe import Recipe, parse_override, recipe_types
-from splinenets.training.recipes import load_recipe, names
-from splinenets.training.schedule import learning_rate
+from splinenets.training.loop import learning_rate
+from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])
 @pytest.mark.parametrize("schedule", ["fast", "paper"])
 def test_shipped_recipes(name, schedule):
-    assert name in names()
+    assert name in recipe_names()
     recipe = load_recipe(name, schedule)
     assert recipe.spec is not None
     assert (recipe.bins, recipe.bin_slope, recipe.momentum) == (50, 100, 0.9)
@@ -83,7 +81,7 @@ def test_missing_data_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_tracker_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr("splinenets.training.trackers.get_available_trackers", list)
+    monkeypatch.setattr("splinenets.training.journal.get_available_trackers", list)
     code, _, err = call("train", "demo", "--tracker", "tensorboard", "--out", tmp_path / "run")
     assert code == 2
     assert "pip install 'splinenets[tensorboard]'" in err

@@ -9,10 +9,9 @@ import signal
 import pytest
 from tests.helpers.runs import count_calls, die_after, files, fork, outcome, recipe, train
 
-from splinenets.stopped import Stopped
-from splinenets.training import Watcher, checkpoint
-from splinenets.training.diagnose import DivergedError
-from splinenets.training.sealed import read_sealed, write_sealed
+from splinenets.files import read_sealed, write_sealed
+from splinenets.training import Stopped, Watcher, checkpoint
+from splinenets.training.loop import DivergedError
 
 
 @pytest.fixture(scope="module")
