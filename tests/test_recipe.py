@@ -1,6 +1,9 @@
 """Recipes and command lines: what is wrong is named, with exit code 2 and no traceback."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
 
+import splinenets
 from splinenets.training.loop import learning_rate
 from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
 
@@ -187,6 +191,17 @@ def test_from_text_knows_every_type():
         default = getattr(Recipe(name="r"), name)
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         assert from_text(name, text, kind) == default
+
+
+def test_help_explains_every_field():
+    """As docs/training.md has it; ``splinenets.training`` need not be imported first."""
+    code = "import splinenets, sys; assert 'accelerate' not in sys.modules; help(splinenets.training.Recipe)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    explained = re.findall(r"^ \|  ([a-z_, ]+?)  +\S", found, flags=re.MULTILINE)
+    obvious = {"name", "epochs", "learning_rate", "momentum", "drop_factor", "seed"}
+    assert {name for names in explained for name in names.split(", ")} >= set(KEYS) - obvious
+    with pytest.raises(AttributeError, match="module 'splinenets' has no attribute 'trainings'"):
+        splinenets.trainings  # noqa: B018
 
 
 def test_show_starts_nothing(tmp_path):

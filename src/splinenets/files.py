@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +54,12 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def read_metadata(file: BinaryIO) -> dict[str, str]:
+    """What stands in the head of a safetensors file beside its tensors; ValueError or KeyError if there is nothing."""
+    length = int.from_bytes(file.read(8), "little")
+    return json.loads(file.read(min(length, LARGEST)))["__metadata__"]
 
 
 # Writing: whole or not at all, one at a time
@@ -126,7 +132,7 @@ class DamagedError(ValueError):
     """A file is not what was written."""
 
 
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
+def write_sealed(path: Path, content: Mapping[str, object]) -> None:
     """Write JSON and its digest; ``path`` is replaced whole, or stays as it was."""
     with replacing(path) as file:
         file.write(json.dumps({"content": content, "sha256": _digest(content)}, indent=1).encode())
@@ -144,5 +150,5 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return content
 
 
-def _digest(content: dict[str, Any]) -> str:
+def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

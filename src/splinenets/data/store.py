@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from pathlib import Path
 
 from torch import Tensor
 
-from ..files import cache_folder, replacing
+from ..files import cache_folder, read_metadata, replacing
 from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, to_dataset, verify
 from .folders import load_folder
 from .formats import idx, read_folder
@@ -84,8 +84,7 @@ def read_stored(known: Known, root: Path) -> tuple[dict[str, Tensor], str]:
     content = path.read_bytes()
     try:
         arrays = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        origin = header["__metadata__"]["origin"]
+        origin = read_metadata(io.BytesIO(content))["origin"]
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}): get it again with 'splinenets data get {known.name}'") from None
     if origin not in ORIGINS:

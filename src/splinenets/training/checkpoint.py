@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -26,13 +26,29 @@ FORMAT = 1
 TOTALS = ("cross_entropy", "regularizer", "right", "samples")
 
 
+class Best(TypedDict):
+    """The step at whose end the test accuracy was highest."""
+
+    step: int
+    accuracy: float
+
+
+class Standing(TypedDict):
+    """What a checkpoint holds beside tensors."""
+
+    totals: list[float]
+    best: Best | None
+    warned: list[str]  # layers of which health has warned
+    metrics_length: int  # bytes of metrics.jsonl
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Where training stood after ``step`` steps: tensors, and plain values as JSON knows them."""
 
     step: int
     tensors: Mapping[str, Tensor]
-    state: Mapping[str, Any]
+    state: Standing
 
 
 @dataclass
@@ -43,7 +59,7 @@ class State:
     optimizer: torch.optim.SGD
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
-    best: dict[str, Any] | None = None  # step and accuracy
+    best: Best | None = None
     warned: list[str] = field(default_factory=list)  # layers of which health has warned
     quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
 
@@ -55,7 +71,7 @@ class State:
                 tensors[f"momentum.{name}"] = buffer
         for age, layers in enumerate(self.quantiles):
             tensors |= {f"quantiles.{age}.{name}": tensor for name, tensor in layers.items()}
-        state = {"totals": self.totals, "best": self.best, "warned": self.warned, "metrics_length": metrics_length}
+        state = Standing(totals=self.totals, best=self.best, warned=self.warned, metrics_length=metrics_length)
         return Checkpoint(self.step, tensors, state)
 
     @torch.no_grad()

@@ -133,7 +133,7 @@ class Trackers:
             config = {k: str(v) if isinstance(v, list) else v for k, v in recipe.as_dict().items()}
             accelerator.init_trackers("splinenets", config=config, init_kwargs=options)
 
-    def log(self, values: Mapping[str, Any], step: int) -> None:
+    def log(self, values: Mapping[str, object], step: int) -> None:
         """Numbers of a step."""
         if self.names:
             self.accelerator.log(dict(values), step=step)
@@ -141,14 +141,14 @@ class Trackers:
     def histograms(self, positions: Mapping[str, Tensor], step: int) -> None:
         """The paper's own view: how positions of each layer are spread, over time."""
         if "tensorboard" in self.names and self.accelerator.is_main_process:
-            writer: Any = self.accelerator.get_tracker("tensorboard", unwrap=True)
+            writer = self.accelerator.get_tracker("tensorboard", unwrap=True)
             for name, position in positions.items():
                 writer.add_histogram(f"positions/{name}", position.float().flatten().cpu(), step, bins=50)
 
     def images(self, images: Mapping[str, Tensor], step: int) -> None:
         """Pictures of bytes, {name: (H, W, 3)}."""
         if "tensorboard" in self.names and self.accelerator.is_main_process:
-            writer: Any = self.accelerator.get_tracker("tensorboard", unwrap=True)
+            writer = self.accelerator.get_tracker("tensorboard", unwrap=True)
             for name, image in images.items():
                 writer.add_image(f"figures/{name}", image, step, dataformats="HWC")
 

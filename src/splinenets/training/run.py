@@ -146,7 +146,7 @@ class Lines:
             if length is not None:
                 self.file.truncate(length)
 
-    def add(self, values: Mapping[str, Any]) -> None:
+    def add(self, values: Mapping[str, object]) -> None:
         """One more line."""
         with naming(self.path):
             self.file.write(json.dumps(values).encode() + b"\n")
