@@ -9,7 +9,7 @@ from pathlib import Path
 
 from splinenets.reproduce import record
 from splinenets.training import Recipe, load_recipe
-from splinenets.training.parsing import nearest
+from splinenets.training.recipe import nearest
 
 COMMAND = "python -m benchmarks.search"
 RESULTS = Path(__file__).parent / "results" / "search"

@@ -11,10 +11,10 @@ import torch
 from tests.helpers.runs import fork, outcome
 from tests.helpers.tiny import damaged
 
+from splinenets.files import DamagedError
 from splinenets.training import checkpoint
 from splinenets.training.checkpoint import Checkpoint
 from splinenets.training.run import Lines
-from splinenets.training.sealed import DamagedError
 
 
 def example(step):

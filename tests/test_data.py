@@ -11,11 +11,9 @@ from PIL import Image
 from tests.helpers import tiny
 
 import splinenets as sn
-from splinenets.data import Batches, in_order, load, load_folder, seeded
-from splinenets.data import datasets as datasets_module
-from splinenets.data.catalog import FETCHED
-from splinenets.data.cifar import parse_binary, parse_labels, parse_strip
-from splinenets.data.idx import parse_idx
+from splinenets.data import Batches, get, in_order, load, load_folder, seeded, status, store
+from splinenets.data.dataset import FETCHED, KNOWN
+from splinenets.data.formats import parse_binary, parse_idx, parse_labels, parse_strip
 from splinenets.data.store import data_root, read_stored, stored_path, write_stored
 
 # Data sets by name
@@ -34,7 +32,7 @@ def test_embedded_is_the_default():
 
 
 def test_stored_set_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setitem(datasets_module.KNOWN, "cifar10", tiny.CIFAR)
+    monkeypatch.setitem(KNOWN, "cifar10", tiny.CIFAR)
     write_stored(tiny.CIFAR, tiny.COLOUR, "web", tmp_path)
     data = load("cifar10", tmp_path)
     assert torch.equal(data.train.images, tiny.COLOUR["train_images"])
@@ -48,7 +46,31 @@ def test_root(monkeypatch):
     assert data_root() == Path("/somewhere")
     assert data_root("/else") == Path("/else")
     monkeypatch.delenv("SPLINENETS_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert data_root() == Path("/cache/splinenets")
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert data_root() == Path.home() / ".cache" / "splinenets"
+
+
+def test_a_set_that_the_first_version_stored_is_found(tmp_path, monkeypatch):
+    """It kept data sets in ~/.cache even where $XDG_CACHE_HOME names another folder."""
+    monkeypatch.delenv("SPLINENETS_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setitem(KNOWN, "cifar10", tiny.CIFAR)
+    (tmp_path / ".cache/splinenets").mkdir(parents=True)
+    old = write_stored(tiny.CIFAR, tiny.COLOUR, "web", tmp_path / ".cache/splinenets")
+    assert torch.equal(load("cifar10").train.images, tiny.COLOUR["train_images"])
+    assert get("cifar10") == old
+    assert status("cifar10").path == old
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(FileNotFoundError):
+        load("cifar10", tmp_path / "mine")  # a folder that is named means that folder
+    old.write_bytes(b"damaged")
+    new = write_stored(tiny.CIFAR, tiny.COLOUR, "web", tiny.write(tmp_path / "elsewhere/splinenets", {}))
+    assert new.parent == data_root()
+    assert status("cifar10").path == new
+    assert old.read_bytes() == b"damaged"
 
 
 @pytest.mark.parametrize(
@@ -117,8 +139,8 @@ def test_set_stored_under_another_name_is_refused(tmp_path):
 
 
 def test_damaged_embedded_set(tmp_path, monkeypatch):
-    files = {path.name: path.read_bytes() for path in datasets_module.EMBEDDED_FOLDER.iterdir()}
-    monkeypatch.setattr(datasets_module, "EMBEDDED_FOLDER", tmp_path)
+    files = {path.name: path.read_bytes() for path in store.EMBEDDED_FOLDER.iterdir()}
+    monkeypatch.setattr(store, "EMBEDDED_FOLDER", tmp_path)
     name = "test-images-idx3-ubyte.gz"
     middle = len(files[name]) // 2
     for copy in (files[name][:middle], files[name][:middle] + b"\0\0\0" + files[name][middle + 3 :], b"", b"rubbish"):

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from tests.helpers import loopback, tiny
 
 from splinenets.cli import main
-from splinenets.data import datasets, fetch, sources, store
-from splinenets.data.archives import read_members
+from splinenets.data import DownloadWatcher, load, sources, store
+from splinenets.data.dataset import KNOWN
 from splinenets.data.download import DownloadError, HttpsOnly, Patience, download
-from splinenets.data.layouts import CIFAR_BINARY, CIFAR_STRIPS, IDX, idx
+from splinenets.data.formats import CIFAR_BINARY, CIFAR_STRIPS, IDX, idx, read_members
 from splinenets.data.sources import Folder, Npm, Web
-from splinenets.data.watcher import Watcher
 
 CONTENT = bytes(range(256)) * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -122,7 +121,7 @@ def test_resuming_survives(tmp_path, answer):
 
 
 def test_progress_reaches_the_end(tmp_path):
-    class Listener(Watcher):
+    class Listener(DownloadWatcher):
         def progress(self, file, done, total):
             heard.append((file, done, total))
 
@@ -290,7 +289,7 @@ def test_hostile_archive_is_refused(tmp_path, monkeypatch, extra):
 
 
 def test_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("splinenets.data.archives.LARGEST", 100)
+    monkeypatch.setattr("splinenets.data.formats.LARGEST", 100)
     tiny.write(tmp_path, {"x.tar.gz": tiny.tar({"a": bytes(60), "b": bytes(60)})})
     with pytest.raises(ValueError, match="more than 100 bytes"):
         read_members(tmp_path / "x.tar.gz", ["a"])
@@ -313,7 +312,7 @@ def test_no_archive(tmp_path, content):
 # Getting a data set
 
 
-class Listener(Watcher):
+class Listener(DownloadWatcher):
     def __init__(self):
         self.notes = []
 
@@ -338,7 +337,7 @@ def test_from_a_folder_plain_or_packed(tmp_path):
     for number, files in enumerate((tiny.idx_files(), tiny.packed_idx_files())):
         place = Folder(folder=tiny.write(tmp_path / f"system{number}", files), layout=IDX)
         root = tmp_path / f"root{number}"
-        path = fetch.fetch(tiny.MNIST, [nowhere(tmp_path), place], root, Watcher())
+        path = sources.fetch(tiny.MNIST, [nowhere(tmp_path), place], root, DownloadWatcher())
         assert path == root / "mnist.safetensors"
         arrays, origin = loaded(tiny.MNIST, root)
         assert tiny.same(arrays, tiny.GREY)
@@ -348,14 +347,14 @@ def test_from_a_folder_plain_or_packed(tmp_path):
 @pytest.mark.parametrize("inside", ["", "cifar-10-batches-bin"])
 def test_from_a_folder_of_binaries(tmp_path, inside):
     tiny.write(tmp_path / "by hand" / inside, tiny.binary_files())
-    fetch.fetch(tiny.CIFAR, [Folder(folder=tmp_path / "by hand", layout=CIFAR_BINARY)], tmp_path, Watcher())
+    sources.fetch(tiny.CIFAR, [Folder(folder=tmp_path / "by hand", layout=CIFAR_BINARY)], tmp_path, DownloadWatcher())
     assert tiny.same(loaded(tiny.CIFAR, tmp_path)[0], tiny.COLOUR)
 
 
 def test_from_the_web(tmp_path):
     files = tiny.packed_idx_files()
     with loopback.Server(files, [loopback.cut_after(100)] * 3) as server:
-        fetch.fetch(tiny.MNIST, [web(server, files, IDX)], tmp_path, Watcher())
+        sources.fetch(tiny.MNIST, [web(server, files, IDX)], tmp_path, DownloadWatcher())
     arrays, origin = loaded(tiny.MNIST, tmp_path)
     assert tiny.same(arrays, tiny.GREY)
     assert origin == "web"
@@ -364,7 +363,7 @@ def test_from_the_web(tmp_path):
 
 def test_from_the_web_in_an_archive(tmp_path):
     with loopback.Server(BINARY_ARCHIVE) as server:
-        fetch.fetch(tiny.CIFAR, [web(server, BINARY_ARCHIVE, CIFAR_BINARY)], tmp_path, Watcher())
+        sources.fetch(tiny.CIFAR, [web(server, BINARY_ARCHIVE, CIFAR_BINARY)], tmp_path, DownloadWatcher())
     assert tiny.same(loaded(tiny.CIFAR, tmp_path)[0], tiny.COLOUR)
 
 
@@ -373,11 +372,11 @@ def test_second_attempt_asks_only_for_what_is_missing(tmp_path):
     with loopback.Server(files, [loopback.well, loopback.cut_after(10), loopback.status(404)]) as server:
         place = web(server, files, IDX)
         with pytest.raises(OSError, match="could not be had from any place"):
-            fetch.fetch(tiny.MNIST, [place], tmp_path, Watcher())
+            sources.fetch(tiny.MNIST, [place], tmp_path, DownloadWatcher())
         assert not (tmp_path / "mnist.safetensors").exists()
-        assert fetch.work_folder("mnist", tmp_path).exists()
+        assert sources.work_folder("mnist", tmp_path).exists()
         server.asked.clear()
-        fetch.fetch(tiny.MNIST, [place], tmp_path, Watcher())
+        sources.fetch(tiny.MNIST, [place], tmp_path, DownloadWatcher())
         first, second, *rest = files
         assert server.asked == [(second, "bytes=10-"), *((name, None) for name in rest)]
         assert first not in dict(server.asked)
@@ -385,16 +384,16 @@ def test_second_attempt_asks_only_for_what_is_missing(tmp_path):
 
 def test_stored_and_intact_is_left_alone(tmp_path):
     tiny.write(tmp_path / "system", tiny.idx_files())
-    fetch.fetch(tiny.MNIST, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path / "root", Watcher())
+    sources.fetch(tiny.MNIST, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path / "root", DownloadWatcher())
     listener = Listener()
-    fetch.fetch(tiny.MNIST, [], tmp_path / "root", listener)
+    sources.fetch(tiny.MNIST, [], tmp_path / "root", listener)
     assert listener.notes == ["mnist is already there, verified"]
 
 
 def test_stored_and_damaged_is_replaced(tmp_path):
     (tmp_path / "mnist.safetensors").write_bytes(b"rubbish")
     tiny.write(tmp_path / "system", tiny.idx_files())
-    fetch.fetch(tiny.MNIST, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path, Watcher())
+    sources.fetch(tiny.MNIST, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path, DownloadWatcher())
     assert tiny.same(loaded(tiny.MNIST, tmp_path)[0], tiny.GREY)
 
 
@@ -402,7 +401,7 @@ def test_wrong_digest_is_not_stored(tmp_path):
     tiny.write(tmp_path / "system", tiny.idx_files())
     other = replace(tiny.MNIST, digests=tiny.MNIST.digests | {"test_labels": "0" * 64})
     with pytest.raises(OSError, match=r"SHA-256 of its test_labels is \w{12}\.\.\., expected 000000000000\.\.\."):
-        fetch.fetch(other, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path / "root", Watcher())
+        sources.fetch(other, [Folder(folder=tmp_path / "system", layout=IDX)], tmp_path / "root", DownloadWatcher())
     assert not list((tmp_path / "root").glob("*.safetensors"))
 
 
@@ -415,7 +414,7 @@ def test_all_reasons_in_one_sentence(tmp_path, monkeypatch):
             Npm(package="tiny@1", sha256="", layout=IDX),
         ]
         with pytest.raises(OSError, match="mnist could not be had") as caught:
-            fetch.fetch(tiny.MNIST, places, tmp_path, Watcher())
+            sources.fetch(tiny.MNIST, places, tmp_path, DownloadWatcher())
     text = str(caught.value)
     assert "\n" not in text
     for reason in ("there is no such folder", "answers 404", "npm is not on the PATH"):
@@ -441,7 +440,7 @@ def test_damaged_files_are_refused(tmp_path, known, expected, layout, files):
             place = Folder(folder=tiny.write(tmp_path / "files", files | {name: copy}), layout=layout)
             root = tmp_path / "root"
             try:
-                fetch.fetch(known, [place], root, Watcher())
+                sources.fetch(known, [place], root, DownloadWatcher())
             except OSError as error:
                 refused += str(error).isprintable()
                 assert not list(root.glob("*.safetensors"))
@@ -485,13 +484,13 @@ def test_two_at_once_fetch_once(tmp_path):
                 assert waiting.wait(20)
             return tiny.GREY
 
-    class Waiting(Watcher):
+    class Waiting(DownloadWatcher):
         def note(self, text):
             if "waiting" in text:
                 waiting.set()
 
     def get():
-        paths.append(fetch.fetch(tiny.MNIST, [Slow()], tmp_path, Waiting()))
+        paths.append(sources.fetch(tiny.MNIST, [Slow()], tmp_path, Waiting()))
 
     paths = []
     second = threading.Thread(target=get)
@@ -521,7 +520,7 @@ def test_from_npm(tmp_path, npm):
     tiny.write(tmp_path, {"package.tgz": package})
     npm(f'echo "$@" > "{tmp_path}/asked"; cp "{tmp_path}/package.tgz" tiny-1.0.0.tgz')
     place = Npm(package="tiny@1.0.0", sha256=hashlib.sha256(package).hexdigest(), layout=CIFAR_STRIPS)
-    fetch.fetch(tiny.CIFAR, [place], tmp_path / "root", Watcher())
+    sources.fetch(tiny.CIFAR, [place], tmp_path / "root", DownloadWatcher())
     arrays, origin = loaded(tiny.CIFAR, tmp_path / "root")
     assert tiny.same(arrays, tiny.COLOUR)
     assert origin == "npm"
@@ -546,7 +545,7 @@ def test_npm_that_fails(tmp_path, npm, line, message):
     npm(line)
     place = Npm(package="tiny@1", sha256="0" * 64, layout=idx(inside="package"), timeout=0.2 if "sleep" in line else 60)
     with pytest.raises(OSError, match="npm package tiny@1") as caught:
-        fetch.fetch(tiny.MNIST, [place], tmp_path / "root", Watcher())
+        sources.fetch(tiny.MNIST, [place], tmp_path / "root", DownloadWatcher())
     assert message in str(caught.value)
 
 
@@ -555,7 +554,7 @@ def test_npm_that_fails(tmp_path, npm, line, message):
 
 def test_order_of_the_places(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_DIRS", "/a:/b")
-    found = sources.sources("cifar10", tmp_path)
+    found = sources.places("cifar10", tmp_path)
     assert [place.place for place in found] == [
         str(tmp_path / "cifar10"),
         "/a/datasets/cifar10",
@@ -565,12 +564,12 @@ def test_order_of_the_places(tmp_path, monkeypatch):
     ]
     assert [place.origin for place in found] == ["by hand", "system", "system", "web", "npm"]
     monkeypatch.delenv("XDG_DATA_DIRS")
-    assert "/usr/share/datasets/fashion-mnist" in [place.place for place in sources.sources("fashion-mnist", tmp_path)]
+    assert "/usr/share/datasets/fashion-mnist" in [place.place for place in sources.places("fashion-mnist", tmp_path)]
 
 
 @pytest.mark.parametrize("name", sources.WEB)
 def test_canonical_addresses_are_https_and_origins_are_known(tmp_path, name):
-    for place in sources.sources(name, tmp_path):
+    for place in sources.places(name, tmp_path):
         assert place.origin in store.ORIGINS
         if isinstance(place, Web):
             assert place.address.startswith("https://")
@@ -605,7 +604,7 @@ def tiny_mnist(monkeypatch):
         layout=IDX,
         patience=HASTY,
     )
-    monkeypatch.setitem(datasets.KNOWN, "mnist", tiny.MNIST)
+    monkeypatch.setitem(KNOWN, "mnist", tiny.MNIST)
     monkeypatch.setitem(sources.WEB, "mnist", (place,))
     monkeypatch.delitem(sources.NPM, "mnist")
     return files
@@ -617,7 +616,7 @@ def test_get_from_a_mirror_then_list(run, tiny_mnist, tmp_path):
     assert code == 0
     assert out == f"mnist: {tmp_path / 'root' / 'mnist.safetensors'}\n"
     assert f"mnist came from {server.address}, verified" in err
-    assert len(datasets.load("mnist").train.images) == 20
+    assert len(load("mnist").train.images) == 20
     code, out, _ = run("data", "list")
     assert code == 0
     (line,) = (line for line in out.splitlines() if line.split()[:1] == ["mnist"])

@@ -1,6 +1,9 @@
 """Recipes and command lines: what is wrong is named, with exit code 2 and no traceback."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,16 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
 
-from splinenets.training.parsing import from_text
-from splinenets.training.recipe import Recipe, parse_override, recipe_types
-from splinenets.training.recipes import load_recipe, names
-from splinenets.training.schedule import learning_rate
+import splinenets
+from splinenets.training.loop import learning_rate
+from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])
 @pytest.mark.parametrize("schedule", ["fast", "paper"])
 def test_shipped_recipes(name, schedule):
-    assert name in names()
+    assert name in recipe_names()
     recipe = load_recipe(name, schedule)
     assert recipe.spec is not None
     assert (recipe.bins, recipe.bin_slope, recipe.momentum) == (50, 100, 0.9)
@@ -83,7 +85,7 @@ def test_missing_data_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 def test_tracker_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr("splinenets.training.trackers.get_available_trackers", list)
+    monkeypatch.setattr("splinenets.training.journal.get_available_trackers", list)
     code, _, err = call("train", "demo", "--tracker", "tensorboard", "--out", tmp_path / "run")
     assert code == 2
     assert "pip install 'splinenets[tensorboard]'" in err
@@ -114,7 +116,7 @@ KEYS = sorted(recipe_types())
 junk = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 numbers = st.one_of(st.integers(), st.floats()).map(str)
 words = st.sampled_from(["", "static", "D(5)-C-R3", "true", "1,2", "0.5,0.5", "-1", "1e999", "nan", "steps", "resnet"])
-many = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def fine(code, err, *named):
@@ -189,6 +191,17 @@ def test_from_text_knows_every_type():
         default = getattr(Recipe(name="r"), name)
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         assert from_text(name, text, kind) == default
+
+
+def test_help_explains_every_field():
+    """As docs/training.md has it; ``splinenets.training`` need not be imported first."""
+    code = "import splinenets, sys; assert 'accelerate' not in sys.modules; help(splinenets.training.Recipe)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    explained = re.findall(r"^ \|  ([a-z_, ]+?)  +\S", found, flags=re.MULTILINE)
+    obvious = {"name", "epochs", "learning_rate", "momentum", "drop_factor", "seed"}
+    assert {name for names in explained for name in names.split(", ")} >= set(KEYS) - obvious
+    with pytest.raises(AttributeError, match="module 'splinenets' has no attribute 'trainings'"):
+        splinenets.trainings  # noqa: B018
 
 
 def test_show_starts_nothing(tmp_path):

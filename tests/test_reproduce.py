@@ -9,8 +9,7 @@ from tests.helpers.commands import call
 
 from splinenets.commands.reproduce import NAMES
 from splinenets.reproduce import EXPERIMENTS, SCALES, collect, draw, find, read_result, record, reuse, table, trials
-from splinenets.stopped import Stopped
-from splinenets.training import Watcher, load_recipe
+from splinenets.training import Stopped, Watcher, load_recipe
 
 SMALL = {"width": 2, "images": 300, "batch": 100, "epochs": 2, "precision": "float32"}
 

@@ -1,18 +1,19 @@
 """A run that is killed and resumed ends with the same bits as one that is not."""
 
 import errno
+import itertools
 import json
 import os
 import random
 import signal
+from types import SimpleNamespace
 
 import pytest
 from tests.helpers.runs import count_calls, die_after, files, fork, outcome, recipe, train
 
-from splinenets.stopped import Stopped
-from splinenets.training import Watcher, checkpoint
-from splinenets.training.diagnose import DivergedError
-from splinenets.training.sealed import read_sealed, write_sealed
+from splinenets.files import read_sealed, write_sealed
+from splinenets.training import Stopped, Watcher, checkpoint
+from splinenets.training.loop import DivergedError
 
 
 @pytest.fixture(scope="module")
@@ -135,24 +136,34 @@ def test_a_run_that_is_older_than_a_field_goes_on(tmp_path):
         train(recipe(epochs=1, calibrate=50), tmp_path / "run", resume=True)
 
 
-def test_a_run_that_is_killed_remembers_how_long_it_took(tmp_path):
+def test_a_run_that_is_killed_remembers_how_long_it_took(tmp_path, monkeypatch):
+    clock = itertools.count()  # a second between any two looks at it
+    monkeypatch.setattr("splinenets.training.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+
     class Kills(Watcher):
         def epoch(self, line, seconds):
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert outcome(fork(lambda: train(recipe(), tmp_path / "run", watcher=Kills()))) == -signal.SIGKILL
     (line,) = (tmp_path / "run/timings.jsonl").read_text().splitlines()
-    assert json.loads(line)["epoch"] == 1
-    assert json.loads(line)["seconds"] > 0
+    found = json.loads(line)
+    assert (found["epoch"], found["samples"]) == (1, 103)
+    assert found["waited_for_data"] == 4  # of 4 batches
+    assert found["seconds"] == 4 * 2 + 1  # looked at before and after each batch, and at the end
 
 
 def test_one_process_at_a_time(tmp_path):
+    tried = []
+
     class Starts(Watcher):
         def begin(self, step, steps, batch):
+            tried.append(step)
             with pytest.raises(ValueError, match="another process trains in"):
                 train(recipe(epochs=1), tmp_path / "run", resume=True)
 
     train(recipe(epochs=1), tmp_path / "run", watcher=Starts())
+    assert tried == [0]
+    train(recipe(epochs=1), tmp_path / "run", resume=True)  # the folder is free again
 
 
 def test_loss_that_is_not_finite_names_layer_and_checkpoint(tmp_path):

@@ -17,8 +17,8 @@ from splinenets.data import load
 from splinenets.layers import SplineLayer
 from splinenets.training import Watcher
 from splinenets.training.build import build_network, build_optimizer, choose_images
-from splinenets.training.diagnose import first_bad_layer
-from splinenets.training.precision import resolve
+from splinenets.training.evaluation import first_bad_layer
+from splinenets.training.ranks import resolve_precision
 
 SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
 
@@ -163,14 +163,44 @@ def test_first_bad_layer_is_named():
     assert first_bad_layer(net, images) == "the output of layer 'dense1'"
 
 
-def test_precision_is_decided_by_the_processor():
-    assert [resolve(p) for p in ("float32", "bf16", "float64")] == ["float32", "bf16", "float64"]
-    assert resolve("auto") == resolve("auto") != "auto"
+@pytest.mark.parametrize("has", [{}, {"avx512_bf16": True, "amx_bf16": True}])
+def test_a_precision_that_is_given_is_kept(has, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    for given in ("float32", "bf16", "float64"):
+        assert resolve_precision(given) == given
+
+
+@pytest.mark.parametrize(
+    ("has", "expected"),
+    [
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, "float32"),
+        ({"avx512_bf16": True, "amx_bf16": False}, "bf16"),
+        ({"avx512_bf16": False, "amx_bf16": True}, "bf16"),
+        ({"architecture": "aarch64"}, "float32"),
+    ],
+)
+def test_the_processor_decides_what_auto_means(has, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert resolve_precision("auto") == expected
+
+
+@pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "float32")])
+def test_a_graphics_card_decides_where_there_is_one(supported, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    # emulated, every card has it: that would be slower, not faster
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or supported
+    )
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": not supported})
+    assert resolve_precision("auto") == expected
 
 
 def test_bf16_trains(tmp_path):
-    state = train(recipe(epochs=1, precision="bf16"), tmp_path / "run")
-    assert all(p.dtype == torch.float32 for p in state.net.parameters())
+    rough, fine = (train(recipe(epochs=1, precision=p), tmp_path / p).net for p in ("bf16", "float32"))
+    assert all(p.dtype == torch.float32 for p in rough.parameters())
+    difference = (rough.conv1.weight - fine.conv1.weight).abs().max()
+    assert 1e-6 < difference < 0.1  # the weights are not bf16, but what is computed with them is
 
 
 @pytest.mark.slow

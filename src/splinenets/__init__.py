@@ -1,5 +1,9 @@
 """SplineNets: continuous neural decision graphs (Keskin & Izadi, NeurIPS 2018)."""
 
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from . import data, models
 from .basis import bspline_basis
 from .calibration import calibrate
@@ -53,3 +57,11 @@ __all__ = [
     "strategy",
     "trace",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for a module
+
+    def __getattr__(name: str) -> ModuleType:
+        """``splinenets.training`` needs Accelerate, so it is imported when it is first asked for."""
+        if name == "training":
+            return import_module(".training", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

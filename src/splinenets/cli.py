@@ -9,7 +9,6 @@ import typer
 
 from . import __version__
 from .commands import bench, data, demo, explore, export, profile, report, reproduce, train
-from .stopped import Stopped
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -42,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
     try:
         app(arguments)
-    except (ValueError, OSError, Stopped) as error:
+    except (ValueError, OSError) as error:
         # with several ranks, one a machine speaks
         if os.environ.get("LOCAL_RANK", "0") == "0":
             typer.echo(f"splinenets: {error}", err=True)

@@ -1,23 +1,32 @@
-"""Reading plain or compressed files, and writing files that are whole or not there at all."""
+"""Files: where ours are kept, reading them whole, and writing them so that they are whole or not there at all."""
 
 from __future__ import annotations
 
 import errno
 import gzip
 import hashlib
+import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 if sys.platform != "win32":
     import fcntl
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 LARGEST = 1 << 30  # bytes; the largest file of a data set that we know holds 47 million
+
+
+def cache_folder() -> Path:
+    """Where we keep what can be had again, data sets and compiled code: below $XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets"
+
+
+# Reading
 
 
 def read_bytes(folder: Path, name: str) -> bytes:
@@ -45,6 +54,15 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def read_metadata(file: BinaryIO) -> dict[str, str]:
+    """What stands in the head of a safetensors file beside its tensors; ValueError or KeyError if there is nothing."""
+    length = int.from_bytes(file.read(8), "little")
+    return json.loads(file.read(min(length, LARGEST)))["__metadata__"]
+
+
+# Writing: whole or not at all, one at a time
 
 
 def rename_durably(temporary: Path, path: Path) -> None:
@@ -87,14 +105,50 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def lock(file: BinaryIO) -> bool:
+    """Take the lock on an open file, False if another process has it; it ends with the process, however that ends."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 @contextmanager
 def exclusive(path: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file ``path``, waiting for whoever holds it; the lock ends with the process, however it ends."""
-    with path.open("w") as lock:
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                note(f"waiting for another process that works in {path.parent}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold the lock file ``path``, waiting for whoever holds it."""
+    with path.open("wb") as file:
+        if not lock(file):
+            note(f"waiting for another process that works in {path.parent}")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+# JSON files that tell whether they are whole: beside the content stands its SHA-256
+
+
+class DamagedError(ValueError):
+    """A file is not what was written."""
+
+
+def write_sealed(path: Path, content: Mapping[str, object]) -> None:
+    """Write JSON and its digest; ``path`` is replaced whole, or stays as it was."""
+    with replacing(path) as file:
+        file.write(json.dumps({"content": content, "sha256": _digest(content)}, indent=1).encode())
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The content, or ``DamagedError`` with the reason."""
+    try:
+        sealed = json.loads(path.read_bytes())
+        content, expected = sealed["content"], sealed["sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: {type(error).__name__}, {error}") from None
+    if not isinstance(content, dict) or _digest(content) != expected:
+        raise DamagedError(f"{path} is damaged: its content does not have the SHA-256 that stands beside it")
+    return content
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from .conversion import convert
 from .data import augmentation
+from .files import read_metadata
 from .models import build
 
 FOLDER = Path(__file__).parent / "trained"
+
+
+class Card(TypedDict):
+    """What a network must be told to be built again; the cards that ship say more, such as their test accuracy."""
+
+    name: str
+    network: str
+    model: str
+    plain: list[str]
+    channels: int
+    image_size: int
+    classes: list[str]
+    augment: str
+    mean: list[float]
+    std: list[float]
 
 
 def pretrained(name: str) -> nn.Module:
@@ -22,15 +39,17 @@ def pretrained(name: str) -> nn.Module:
     ``net.prepare(images)`` makes of uint8 images (N, C, H, W) what ``net(...)`` wants, ``net.classes`` are the names of
     its answers, and ``net.card`` says how it was trained and how well it does.
     """
-    path = FOLDER / file_name(name)
+    from safetensors.torch import load_file
+
     if name not in names():
         raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(names())}")
-    card, weights = _read(path)
+    path = FOLDER / file_name(name)
+    card = read_card(path)
     channels, size = card["channels"], card["image_size"]
     net: nn.Module = build(card["network"], in_channels=channels, image_size=size, classes=len(card["classes"]))
     if card["model"] != "static":
         net = convert(net, card["model"], example=torch.zeros(1, channels, size, size), skip=card["plain"])
-    net.load_state_dict(weights)
+    net.load_state_dict(load_file(path))
     prepare = augmentation(card["augment"], mean=card["mean"], std=card["std"]).evaluate
     net.prepare, net.classes, net.card = prepare, tuple(card["classes"]), card  # type: ignore[assignment]
     return net.eval()
@@ -38,14 +57,14 @@ def pretrained(name: str) -> nn.Module:
 
 def names() -> list[str]:
     """What ships with the package."""
-    return sorted(_card(path)["name"] for path in FOLDER.glob("*.safetensors"))
+    return sorted(read_card(path)["name"] for path in FOLDER.glob("*.safetensors"))
 
 
-def save(card: dict[str, Any], weights: dict[str, Tensor], folder: Path = FOLDER) -> Path:
+def save(card: Mapping[str, object], weights: dict[str, Tensor], folder: Path = FOLDER) -> Path:
     """Write a trained network: its card is part of the file."""
     from safetensors.torch import save_file
 
-    path = folder / file_name(card["name"])
+    path = folder / file_name(str(card["name"]))
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(weights, path, metadata={"card": json.dumps(card)})
     return path
@@ -56,14 +75,7 @@ def file_name(name: str) -> str:
     return name.translate({ord("/"): "_", ord("("): None, ord(")"): None}) + ".safetensors"
 
 
-def _card(path: Path) -> dict[str, Any]:
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["card"])
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors.torch import load_file
-
-    return _card(path), load_file(path)
+def read_card(path: Path) -> Card:
+    """The card that is part of a file."""
+    with path.open("rb") as file:
+        return json.loads(read_metadata(file)["card"])

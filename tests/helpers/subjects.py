@@ -7,10 +7,10 @@ import torch
 import splinenets as sn
 from splinenets.analysis.records import Record
 from splinenets.data import Dataset, Split, augmentation, load
+from splinenets.files import read_sealed, write_sealed
 from splinenets.training.build import Task
-from splinenets.training.recipes import load_recipe
+from splinenets.training.recipe import load_recipe
 from splinenets.training.runner import train
-from splinenets.training.sealed import read_sealed, write_sealed
 
 PAYLOADS = [
     "<script>window.hacked = 1</script>",

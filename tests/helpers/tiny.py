@@ -11,7 +11,7 @@ import numpy
 import torch
 from PIL import Image
 
-from splinenets.data.catalog import Known
+from splinenets.data.dataset import Known
 from splinenets.data.sources import Archive
 
 

@@ -17,7 +17,7 @@ from ..data.folders import to_pixels
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Task
-from ..training.restore import load_run
+from ..training.run import load_run
 from .counts import by_class, most_telling
 from .filters import View, liveliest, view
 from .layer_data import BINS, spline_title

@@ -12,8 +12,7 @@ from torch import nn
 
 from ..training.build import Task
 from ..training.recipe import STATIC
-from ..training.restore import load_run
-from ..training.run import FORMAT, Run
+from ..training.run import FORMAT, Run, load_run
 from .progress import Epoch, LayerEpoch
 from .text import printable, unique
 

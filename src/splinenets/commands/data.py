@@ -20,11 +20,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ..data.datasets import KNOWN, known
-from ..data.fetch import get as get_data
-from ..data.fetch import status
+from ..data import DownloadWatcher, status
+from ..data import get as get_data
+from ..data.dataset import KNOWN, known
 from ..data.store import data_root
-from ..data.watcher import Watcher
 
 app = typer.Typer(no_args_is_help=True)
 ROOT = typer.Option(
@@ -32,7 +31,7 @@ ROOT = typer.Option(
 )
 
 
-class Display(Watcher):
+class Display(DownloadWatcher):
     """Shows notes as lines and downloads as bars."""
 
     def __init__(self) -> None:

@@ -22,8 +22,8 @@ def demo(
     """
     from ..analysis.observe import CALLS, latencies
     from ..tables import text_table
-    from ..training.recipes import load_recipe
-    from ..training.restore import load_run
+    from ..training.recipe import load_recipe
+    from ..training.run import load_run
     from ..training.runner import train
     from .display import Display
     from .train import slug

@@ -25,7 +25,7 @@ def export(
     """Write a trained network for another runtime, and check it there on test images first."""
     from ..exporting import FORMATS, PURPOSES
     from ..exporting import export as write
-    from ..training.restore import load_run
+    from ..training.run import load_run
 
     for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
         if value not in choices:

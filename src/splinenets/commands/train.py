@@ -40,15 +40,14 @@ def train(
     Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
     input ends with 2, a loss that is not finite with 3. docs/training.md has more.
     """
-    from ..training.recipes import load_recipe
+    from ..training.recipe import load_recipe
 
     chosen = load_recipe(recipe, schedule, settings or (), model=model, seed=seed)
     folder = out or Path("runs") / f"{chosen.name}-{slug(chosen.model)}"
     if show:
         typer.echo(json.dumps(chosen.as_dict(), indent=1))
         return
-    from ..training.precision import ranks
-    from ..training.ranks import part
+    from ..training.ranks import part, ranks
     from ..training.runner import train as run_training
     from .display import Display, is_first_rank
 
@@ -79,10 +78,8 @@ def evaluate(
         evaluate_file(run)
         return
     from ..training.evaluation import judge, score
-    from ..training.precision import accelerate_with
-    from ..training.ranks import part
-    from ..training.restore import load_run
-    from ..training.run import Run
+    from ..training.ranks import accelerate_with, part
+    from ..training.run import Run, load_run
     from .display import is_first_rank
 
     net, task, recipe, step = load_run(run, checkpoint)

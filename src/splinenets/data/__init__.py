@@ -1,17 +1,18 @@
 """Data sets, in memory as uint8: where they come from, how they are checked, batched and augmented."""
 
 from .augment import Augmentation, augmentation, prepare, statistics
-from .batches import Batches, in_order
+from .batches import Batches, in_order, seeded
 from .dataset import Dataset, Split
-from .datasets import load
-from .fetch import Status, get, status
+from .download import DownloadWatcher
 from .folders import load_folder
-from .seeding import seeded
+from .sources import Status, get, status
+from .store import load
 
 __all__ = [
     "Augmentation",
     "Batches",
     "Dataset",
+    "DownloadWatcher",
     "Split",
     "Status",
     "augmentation",

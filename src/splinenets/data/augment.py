@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,12 +71,12 @@ def check_images(images: Tensor) -> None:
 # Preparing: always done, nothing random
 
 
-def prepare(images: Tensor, preparation: Mapping[str, Any]) -> Tensor:
+def prepare(images: Tensor, preparation: Mapping[str, object]) -> Tensor:
     """What ``Augmentation.preparation`` describes: (N, C, H, W), uint8 -> float32."""
     numbers = dict(preparation)
     kinds: dict[str, Callable[..., Tensor]] = {"normalise": normalise, "whiten": whiten}
     kind = numbers.pop("kind", None)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"unknown preparation {kind!r}, choose from {sorted(kinds)}")
     check_images(images)
     return kinds[kind](images, **numbers)

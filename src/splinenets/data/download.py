@@ -15,12 +15,21 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ..files import file_digest, naming, rename_durably
-from .watcher import Watcher
 
 CHUNK = 1 << 16
 PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers worth asking again
 OUT_OF_RANGE = 416
 NETWORK_ERRORS = (URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)  # not the disk's
+
+
+class DownloadWatcher:
+    """Hears what happens and how many bytes of a file are there. This one keeps silent; the command line shows both."""
+
+    def note(self, text: str) -> None:
+        """One sentence on what happens."""
+
+    def progress(self, file: str, done: int, total: int) -> None:
+        """``done`` of ``total`` bytes of a file are there."""
 
 
 class DownloadError(OSError):
@@ -53,18 +62,23 @@ class HttpsOnly(HTTPRedirectHandler):
 
 
 def download(
-    url: str, path: Path, *, size: int, sha256: str, watcher: Watcher | None = None, patience: Patience | None = None
+    url: str,
+    path: Path,
+    *,
+    size: int,
+    sha256: str,
+    watcher: DownloadWatcher | None = None,
+    patience: Patience | None = None,
 ) -> None:
     """Bring ``url`` to ``path``. The bytes gather in ``path``.part, which a later call continues.
 
     ``path`` appears only when it is whole: of the right size, with the right digest, and on disk.
     """
-    watcher, patience = watcher or Watcher(), patience or Patience()
+    watcher, patience = watcher or DownloadWatcher(), patience or Patience()
     if path.exists() and file_digest(path) == sha256:
         return
     part = path.with_name(f"{path.name}.part")
-    in_pieces = transfer(url, part, size, watcher, patience)
-    if in_pieces and file_digest(part) != sha256:
+    if transfer(url, part, size, watcher, patience) and file_digest(part) != sha256:
         # an old piece may be damaged, or the server's file may have changed between two pieces
         watcher.note(f"the pieces of {path.name} do not fit together, starting again")
         part.unlink()
@@ -75,39 +89,43 @@ def download(
     rename_durably(part, path)
 
 
-def transfer(url: str, part: Path, size: int, watcher: Watcher, patience: Patience) -> bool:
+def transfer(url: str, part: Path, size: int, watcher: DownloadWatcher, patience: Patience) -> bool:
     """Ask until ``part`` holds ``size`` bytes; whether several answers, or an earlier call, had a share in them."""
-    in_pieces = length(part) > 0
-    fruitless = 0
+    in_pieces, fruitless, reason = length(part) > 0, 0, ""
     for _ in range(patience.requests):
         before = length(part)
-        if before == size:
+        reason = attempt(url, part, size, watcher, patience.timeout)
+        if not reason:
             return in_pieces
-        in_pieces |= before > 0
-        reason = "the connection was cut off"
-        try:
-            request(url, part, before, size, watcher, patience.timeout)
-        except HTTPError as error:
-            error.close()
-            if error.code == OUT_OF_RANGE and before:
-                part.unlink()  # what is there is not the beginning of what the server has
-            elif error.code not in PASSING:
-                raise DownloadError(f"{url} answers {error.code} {one_line(error.reason)}") from None
-            reason = f"the answer is {error.code} {one_line(error.reason)}"
-        except NETWORK_ERRORS as error:
-            reason = one_line(getattr(error, "reason", error)) or type(error).__name__
-        gained = length(part) - before
-        fruitless = 0 if gained > 0 else fruitless + 1
+        in_pieces |= length(part) > 0
+        fruitless = 0 if length(part) > before else fruitless + 1
         if fruitless == patience.attempts:
             break
         if fruitless:
             time.sleep(patience.pause * 2 ** (fruitless - 1))
-    if length(part) == size:
-        return in_pieces
     raise DownloadError(f"{url} could not be downloaded: {reason} with {length(part)} of {size} bytes there")
 
 
-def request(url: str, part: Path, have: int, size: int, watcher: Watcher, timeout: float) -> None:
+def attempt(url: str, part: Path, size: int, watcher: DownloadWatcher, timeout: float) -> str:
+    """Ask once for what is missing; the reason why something still is, in words, or nothing."""
+    have = length(part)
+    try:
+        if have != size:
+            request(url, part, have, size, watcher, timeout)
+    except HTTPError as error:
+        error.close()
+        answer = f"{error.code} {one_line(error.reason)}"
+        if error.code == OUT_OF_RANGE and have:
+            part.unlink()  # what is there is not the beginning of what the server has
+        elif error.code not in PASSING:
+            raise DownloadError(f"{url} answers {answer}") from None
+        return f"the answer is {answer}"
+    except NETWORK_ERRORS as error:
+        return one_line(getattr(error, "reason", error)) or type(error).__name__
+    return "" if length(part) == size else "the connection was cut off"
+
+
+def request(url: str, part: Path, have: int, size: int, watcher: DownloadWatcher, timeout: float) -> None:
     """One request for the bytes after the first ``have``; whatever comes before a failure stays in ``part``."""
     headers = {"User-Agent": "splinenets", "Accept-Encoding": "identity"}
     if have:

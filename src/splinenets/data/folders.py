@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -119,8 +119,13 @@ def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
     if image.mode not in GREY | COLOUR:
         raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
     if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
-        image = Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))
+        image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
     # by way of RGBA, because a palette may hold transparent colours
     image = image.convert("L") if image.mode in GREY else image.convert("RGBA").convert("RGB")
-    tensor = torch.from_numpy(numpy.array(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)))
-    return tensor.unsqueeze(0) if tensor.dim() == 2 else tensor.permute(2, 0, 1)
+    pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
+    return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
+
+
+def upper_byte(mode: str) -> int:
+    """Which of a pixel's two bytes counts more, by a mode such as "I;16B"; N is this machine's own order."""
+    return 0 if mode.endswith("B") or (mode.endswith("N") and sys.byteorder == "big") else 1

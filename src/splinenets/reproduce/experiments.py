@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..training.parsing import nearest
-from ..training.recipe import STATIC, Recipe
-from ..training.recipes import load_recipe
+from ..training.recipe import STATIC, Recipe, load_recipe, nearest
 
 Settings = Mapping[str, Any]
 

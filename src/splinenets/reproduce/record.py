@@ -15,11 +15,10 @@ from ..analysis.observe import travel
 from ..costs import cost
 from ..files import replacing
 from ..training.build import build_network, load_task
+from ..training.journal import Watcher
 from ..training.recipe import STATIC, Recipe
-from ..training.restore import load_run
-from ..training.run import Run
+from ..training.run import Run, load_run
 from ..training.runner import train
-from ..training.watcher import Watcher
 
 KEPT = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 

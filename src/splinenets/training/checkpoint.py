@@ -1,7 +1,8 @@
-"""Checkpoints: tensors in one safetensors file, everything else and their SHA-256 in a JSON file beside it.
+"""What changes while a network trains, and its checkpoints. Nothing random is in them, and nothing is pickled.
 
-The JSON file is written last, so a checkpoint is there from the moment that file bears its name. Both are written under
-another name, put on disk and renamed; what is no longer wanted is removed after that. Nothing is pickled.
+Tensors are in one safetensors file, everything else and the SHA-256 of that file in a JSON file beside it. The JSON
+file is written last, so a checkpoint is there from the moment that file bears its name. Both are written under another
+name, put on disk and renamed; what is no longer wanted is removed after that.
 """
 
 from __future__ import annotations
@@ -9,18 +10,36 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..files import naming, replacing
-from .sealed import DamagedError, read_sealed, write_sealed
+from ..files import DamagedError, naming, read_sealed, replacing, write_sealed
 
 FORMAT = 1
+# sums over the samples of the epoch so far: cross entropy, regulariser, right answers, samples
+TOTALS = ("cross_entropy", "regularizer", "right", "samples")
+
+
+class Best(TypedDict):
+    """The step at whose end the test accuracy was highest."""
+
+    step: int
+    accuracy: float
+
+
+class Standing(TypedDict):
+    """What a checkpoint holds beside tensors."""
+
+    totals: list[float]
+    best: Best | None
+    warned: list[str]  # layers of which health has warned
+    metrics_length: int  # bytes of metrics.jsonl
 
 
 @dataclass(frozen=True)
@@ -29,7 +48,64 @@ class Checkpoint:
 
     step: int
     tensors: Mapping[str, Tensor]
-    state: Mapping[str, Any]
+    state: Standing
+
+
+@dataclass
+class State:
+    """Weights, momentum, the number of steps done, and what the metrics of later epochs depend on."""
+
+    net: nn.Module
+    optimizer: torch.optim.SGD
+    step: int = 0
+    totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
+    best: Best | None = None
+    warned: list[str] = field(default_factory=list)  # layers of which health has warned
+    quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
+
+    def checkpoint(self, metrics_length: int) -> Checkpoint:
+        """Everything, as tensors and plain values."""
+        tensors = {f"model.{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
+        for name, parameter in self.net.named_parameters():
+            if (buffer := self.optimizer.state[parameter].get("momentum_buffer")) is not None:
+                tensors[f"momentum.{name}"] = buffer
+        for age, layers in enumerate(self.quantiles):
+            tensors |= {f"quantiles.{age}.{name}": tensor for name, tensor in layers.items()}
+        state = Standing(totals=self.totals, best=self.best, warned=self.warned, metrics_length=metrics_length)
+        return Checkpoint(self.step, tensors, state)
+
+    @torch.no_grad()
+    def restore(self, checkpoint: Checkpoint) -> int:
+        """Go back to a checkpoint; the length of the metrics at that time."""
+        restore_weights(self.net, checkpoint)
+        for name, parameter in self.net.named_parameters():
+            if (buffer := checkpoint.tensors.get(f"momentum.{name}")) is not None:
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+        self.step, self.totals = checkpoint.step, list(checkpoint.state["totals"])
+        self.best, self.warned = checkpoint.state["best"], list(checkpoint.state["warned"])
+        self.quantiles = []
+        for name, tensor in checkpoint.tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "quantiles":
+                age, _, layer = rest.partition(".")
+                while len(self.quantiles) <= int(age):
+                    self.quantiles.append({})
+                self.quantiles[int(age)][layer] = tensor
+        return int(checkpoint.state["metrics_length"])
+
+
+def restore_weights(net: nn.Module, checkpoint: Checkpoint) -> None:
+    """Load a checkpoint's weights into the network it was made of."""
+    start = "model."
+    weights = {n.removeprefix(start): t for n, t in checkpoint.tensors.items() if n.startswith(start)}
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"the checkpoint of step {checkpoint.step} is that of another network: {reason}") from None
+
+
+# On disk
 
 
 def write(folder: Path, checkpoint: Checkpoint, keep: int = 2, also: int | None = None) -> None:

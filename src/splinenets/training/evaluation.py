@@ -1,4 +1,4 @@
-"""How good a network is: every test sample counted once, however many ranks there are."""
+"""How good a network is, every test sample counted once however many ranks there are; and which layer went bad."""
 
 from __future__ import annotations
 
@@ -78,3 +78,30 @@ def judge(
         return None
     # the quantiles of an earlier epoch stand for its positions: their own quantiles are themselves
     return health(positions, labels, list(history or ())), positions
+
+
+@torch.no_grad()
+def first_bad_layer(net: nn.Module, images: Tensor) -> str:
+    """Run a batch again and name the first layer whose weights or output are not finite."""
+    found: list[str] = []
+    names = {module: name for name, module in net.named_modules()}
+
+    def watch(module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        if found:
+            return
+        if not all(bool(p.isfinite().all()) for p in module.parameters(recurse=False)):
+            found.append(f"the weights of layer {names[module]!r}")
+        elif isinstance(output, Tensor) and not bool(output.isfinite().all()):
+            inputs = [a for a in args if isinstance(a, Tensor)]
+            if all(bool(a.isfinite().all()) for a in inputs):
+                found.append(f"the output of layer {names[module]!r}")
+
+    handles = [module.register_forward_hook(watch) for name, module in net.named_modules() if name]
+    try:
+        net(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        return found[0]
+    return "the images" if not bool(images.isfinite().all()) else "the loss"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, NoReturn, TypeAlias
 
@@ -22,23 +23,33 @@ from torch import Tensor, nn
 
 from ..data import Batches, seeded
 from ..health_check import histogram
-from ..stopped import Stopped
 from ..tracing import Positions, trace
-from .ahead import ahead
 from .build import Task, build_regularizer
-from .diagnose import DivergedError, first_bad_layer
-from .evaluation import calibrate_on, judge, score
+from .checkpoint import TOTALS, State
+from .evaluation import calibrate_on, first_bad_layer, judge, score
 from .journal import Journal
 from .ranks import total
 from .recipe import Recipe
-from .schedule import learning_rate
-from .signals import Stop
-from .state import TOTALS, State
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 # network, data, positions of the first test images and the epoch's metrics -> pictures {name: (H, W, 3)}, bytes
 Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
+Stop: TypeAlias = Callable[[], int]  # the signal that asks to stop, 0 for none
 REMEMBERED = 5  # epochs whose positions are compared with today's
+
+
+class Stopped(InterruptedError):
+    """A signal stopped a run, and its work is saved; ``exit_code`` is 128 + the signal's number."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class DivergedError(ValueError):
+    """Training cannot go on: the loss is not finite."""
+
+    exit_code = 3
 
 
 class Loop:
@@ -112,7 +123,7 @@ class Loop:
         logits, positions = self.forward(images)
         cross_entropy = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
-        mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop.signal))]
+        mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
         summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
@@ -136,7 +147,7 @@ class Loop:
         if state.step % self.recipe.log_every == 0:
             self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))
         self.journal.watcher.step(state.step, state.totals[0] / state.totals[3], state.totals[2] / state.totals[3])
-        return (stop.signal or signal.SIGTERM) if stopped else 0
+        return (stop() or signal.SIGTERM) if stopped else 0
 
     def end_epoch(self, seconds: float) -> None:
         """Test the network, look at its positions, and write a line about both."""
@@ -156,26 +167,30 @@ class Loop:
         }
         if state.best is None or result.accuracy > state.best["accuracy"]:
             state.best = {"step": state.step, "accuracy": result.accuracy}
-        if self.accelerator.is_main_process and (seen := judge(state.net, self.task, self.device, state.quantiles)):
-            report, positions = seen
-            state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
-            line["layers"] = [
-                {k: v for k, v in row.items() if k != "advice"}
-                | {"histogram": histogram(positions[row["layer"]]).tolist()}
-                for row in report.rows()
-            ]
-            for layer in report.ailing:
-                if layer.layer not in state.warned:
-                    state.warned.append(layer.layer)
-                    self.journal.watcher.note(
-                        f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}"
-                    )
-            self.journal.positions(positions, state.step)
-            if self.draw is not None:
-                self.journal.trackers.images(self.draw(state.net, self.task, positions, line), state.step)
+        if self.accelerator.is_main_process:
+            self.look(line)
         state.totals = [0.0] * len(TOTALS)
         self.journal.epoch(line, seconds, self.waited, int(samples))
         self.waited = 0.0
+
+    def look(self, line: dict[str, Any]) -> None:
+        """Add the health of the network's positions to an epoch's line, warn of ailing layers, and draw."""
+        state, watcher = self.state, self.journal.watcher
+        if (seen := judge(state.net, self.task, self.device, state.quantiles)) is None:
+            return
+        report, positions = seen
+        state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
+        line["layers"] = [
+            {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
+            for row in report.rows()
+        ]
+        for layer in report.ailing:
+            if layer.layer not in state.warned:
+                state.warned.append(layer.layer)
+                watcher.note(f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}")
+        self.journal.positions(positions, state.step)
+        if self.draw is not None:
+            self.journal.trackers.images(self.draw(state.net, self.task, positions, line), state.step)
 
     def diverge(self, what: str, step: int, images: Tensor) -> NoReturn:
         """Say which layer went bad first, and where the last good weights are."""
@@ -185,3 +200,25 @@ class Loop:
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
             f"try a smaller learning_rate"
         )
+
+
+def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+    """That of step 0 .. steps - 1, a function of the step: nothing to store."""
+    done = (step + 1) / steps
+    if done <= recipe.warmup:
+        return recipe.learning_rate * done / recipe.warmup
+    if recipe.anneal == "steps":
+        return recipe.learning_rate * recipe.drop_factor ** sum(done > drop for drop in recipe.drops)
+    left = (steps - step) / max(steps * (1 - recipe.warmup), 1)
+    return recipe.learning_rate * (1 - math.cos(math.pi * min(left, 1))) / 2
+
+
+def ahead(make: Callable[[int], Batch], first: int, last: int) -> Generator[Batch, None, None]:
+    """make(first), .., make(last - 1), each begun in another thread while the one before is in use."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(make, first)
+        for step in range(first, last):
+            made = coming.result()
+            if step + 1 < last:
+                coming = pool.submit(make, step + 1)
+            yield made

@@ -1,18 +1,31 @@
-"""Recipe: everything that decides what a training run computes, checked before any work starts."""
+"""Recipe: everything that decides what a training run computes, checked before any work starts.
+
+Recipes are TOML files: those that ship with the package, and a user's own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ..data.augment import augmentation
-from ..data.datasets import FOLDER, KNOWN
+from ..data.dataset import KNOWN
+from ..data.store import FOLDER_PREFIX
 from ..spec import SplineSpec
-from .parsing import from_text, from_value, nearest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+DEFAULT_SCHEDULE = "fast"
 STATIC = "static"
 NETWORKS = ("lenet", "resnet")
 ANNEALS = ("one-cycle", "steps")
@@ -43,6 +56,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "keep": (1, 1000),
     "seed": (0, 2**62),
 }
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +148,10 @@ class Recipe:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         if self.network == "resnet" and (self.depth - 2) % 6:
             raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
-        if self.data not in KNOWN and not self.data.startswith(FOLDER):
-            raise ValueError(f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))} or {FOLDER}PATH")
+        if self.data not in KNOWN and not self.data.startswith(FOLDER_PREFIX):
+            raise ValueError(
+                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))} or {FOLDER_PREFIX}PATH"
+            )
         try:
             augmentation(self.augment)
         except ValueError as error:
@@ -158,29 +175,30 @@ class Recipe:
         """Whether the mutual-information regulariser has anything to do."""
         return self.model != STATIC and self.utilization + self.specialization > 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values, as JSON and TOML know them."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+    def from_dict(cls, values: Mapping[str, object], where: str = "the recipe") -> Recipe:
         """Read plain values; what is unknown or of another type is an error that names it."""
         hints = recipe_types()
         for key in values:
             check_key(key, where)
         try:
-            return cls(**{key: from_value(key, value, hints[key]) for key, value in values.items()})
+            checked: dict[str, Any] = {key: from_value(key, value, hints[key]) for key, value in values.items()}
+            return cls(**checked)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
-    def change_since(self, earlier: Mapping[str, Any], where: str) -> tuple[str, Any, Any] | None:
+    def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
         before = Recipe.from_dict(earlier, where).as_dict()
         return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
 
 
 @cache
-def recipe_types() -> dict[str, Any]:
+def recipe_types() -> dict[str, type]:
     """Field -> type."""
     hints = get_type_hints(Recipe)
     return {field.name: hints[field.name] for field in fields(Recipe)}
@@ -193,13 +211,107 @@ def check_key(key: str, where: str) -> None:
         raise ValueError(f"{where}: unknown key {key!r}{nearest(key, known)}")
 
 
-def parse_override(text: str) -> tuple[str, Any]:
+# Recipes by name
+
+
+def recipe_names() -> list[str]:
+    """The recipes that ship with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def load_recipe(
+    name: str, schedule: str = DEFAULT_SCHEDULE, overrides: Sequence[str] = (), **settings: object
+) -> Recipe:
+    """A recipe by name or by the path of a .toml file, with one of its schedules and some fields set.
+
+    A file holds fields, and tables ``[schedule.NAME]`` of fields that belong to a schedule. ``overrides`` are texts
+    such as "epochs=3", and come last; ``settings`` that are None are left alone.
+    """
+    path = find_recipe(name)
+    values = read_toml(path)
+    schedules = values.pop("schedule", {})
+    if not isinstance(schedules, Mapping) or not all(isinstance(table, Mapping) for table in schedules.values()):
+        raise ValueError(f"{path}: schedule must hold tables such as [schedule.{DEFAULT_SCHEDULE}]")
+    for chosen, table in schedules.items():
+        for key in table:
+            check_key(key, f"{path}, schedule {chosen!r}")
+    if schedules and schedule not in schedules:
+        raise ValueError(f"{path} has no schedule {schedule!r}{nearest(schedule, schedules)}")
+    values |= schedules.get(schedule, {})
+    values |= {key: value for key, value in settings.items() if value is not None}
+    values |= dict(map(parse_override, overrides))
+    values.setdefault("name", path.stem)
+    return Recipe.from_dict(values, f"recipe {name!r}")
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe that ships, or of a user's own."""
+    shipped = RECIPES / f"{name}.toml"
+    if name in recipe_names():
+        return shipped
+    path = Path(name).expanduser()
+    if path.suffix == ".toml":
+        try:
+            if path.is_file():
+                return path
+        except (OSError, ValueError):  # a name no file can have
+            pass
+        raise ValueError(f"there is no recipe file {name!r}; recipes that ship are {', '.join(recipe_names())}")
+    raise ValueError(f"unknown recipe {name!r}{nearest(name, recipe_names())} A file of your own must end in .toml")
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """What a TOML file holds."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+
+
+# Values of fields: from text by type, from TOML with their types checked, and near misses named
+
+
+def parse_override(text: str) -> tuple[str, object]:
     """``key=value``, as after ``--set``, read by the field's type."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--set wants key=value, such as --set epochs=3, got {text!r}")
     key = key.strip()
     check_key(key, "--set")
-    if key in ("name",):
+    if key == "name":
         raise ValueError("--set: name is the recipe's own and cannot be set")
     return key, from_text(key, value.strip(), recipe_types()[key])
+
+
+def nearest(wrong: str, right: Iterable[str]) -> str:
+    """', did you mean ...?', or a list of what there is."""
+    right = list(right)
+    close = get_close_matches(wrong, right, 1, 0.5)
+    return f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(right)}"
+
+
+def from_text(key: str, text: str, kind: type) -> object:
+    """Read what a user typed for a field of this type; a tuple's members stand between commas."""
+    if get_origin(kind) is tuple:
+        return tuple(from_text(key, part.strip(), get_args(kind)[0]) for part in text.split(",") if part.strip())
+    try:
+        if kind is bool:
+            return TRUTHS[text.lower()]
+        if kind is str:
+            return text
+        return kind(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{key} wants {WORDS[kind]}, got {text!r}") from None
+
+
+def from_value(key: str, value: object, kind: type) -> object:
+    """Check a value that has a type already; whole numbers are numbers, and truths are not."""
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{key} wants a list, got {value!r}")
+        return tuple(from_value(key, part, get_args(kind)[0]) for part in value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{key} wants {WORDS[kind]}, got {value!r}")
+    return value

@@ -1,4 +1,4 @@
-"""A run's folder: its recipe, versions and command; metrics; checkpoints.
+"""A run's folder: its recipe, versions and command; metrics; checkpoints; and the network out of it.
 
 runs/x/run.json           recipe, versions, command; written once
 runs/x/metrics.jsonl      what training computed, a line for every few steps and one for each epoch; nothing that
@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import nn
 
 from .. import __version__
-from ..files import naming
+from ..files import lock, naming, read_sealed, write_sealed
+from . import checkpoint
+from .build import Task, build_network, load_task
+from .checkpoint import restore_weights
+from .ranks import ranks
 from .recipe import Recipe
-from .sealed import read_sealed, write_sealed
-
-if sys.platform != "win32":
-    import fcntl
 
 FORMAT = 1
+CHOICES = ("last", "best")
 
 
 class Run:
@@ -90,14 +92,9 @@ class Run:
     def _hold(self) -> None:
         with naming(self.folder):
             self.lock = (self.folder / ".lock").open("wb")
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.close()
-                raise ValueError(
-                    f"another process trains in {self.folder}: wait for it, or choose another --out"
-                ) from None
+        if not lock(self.lock):
+            self.close()
+            raise ValueError(f"another process trains in {self.folder}: wait for it, or choose another --out")
 
     def _same(self, recipe: Recipe) -> None:
         changed = recipe.change_since(self.read()["recipe"], str(self.description))
@@ -107,6 +104,31 @@ class Run:
                 f"{self.folder} was begun with {key}={before!r}, now {key} is {now!r}: "
                 f"resume with the same recipe, or choose another --out"
             )
+
+
+def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, Recipe, int]:
+    """The network of a run, its data, its recipe and the step of its checkpoint, "last" or "best".
+
+    The best is that with the highest test accuracy: it was chosen by looking at the test set, so quote the last.
+    """
+    if which not in CHOICES:
+        raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
+    run = Run(Path(folder))
+    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    notes: list[str] = []
+    found = checkpoint.read_last(run.checkpoints, notes.append)
+    if found is None:
+        raise ValueError(f"{folder} has no checkpoint yet")
+    if notes and which == "last":
+        raise ValueError(f"{notes[0].removeprefix('WARNING: ')}; 'splinenets train ... --resume' goes on from it")
+    if which == "best":
+        if found.state["best"] is None:
+            raise ValueError(f"{folder} has no best checkpoint yet: no epoch is complete")
+        found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
+    task = load_task(recipe)
+    net = build_network(recipe, task)
+    restore_weights(net, found)
+    return net.to(ranks().device).eval(), task, recipe, found.step
 
 
 class Lines:
@@ -124,7 +146,7 @@ class Lines:
             if length is not None:
                 self.file.truncate(length)
 
-    def add(self, values: Mapping[str, Any]) -> None:
+    def add(self, values: Mapping[str, object]) -> None:
         """One more line."""
         with naming(self.path):
             self.file.write(json.dumps(values).encode() + b"\n")

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from accelerate import Accelerator
 from torch.distributed import DistError
 
 from . import checkpoint
 from .build import build_network, build_optimizer, load_task
-from .journal import Journal
-from .loop import Draw, Loop
-from .precision import accelerate_with, ranks, resolve
-from .ranks import on_main
+from .checkpoint import Checkpoint, State
+from .journal import Journal, Trackers, Watcher, check_trackers
+from .loop import Draw, Loop, Stop
+from .ranks import accelerate_with, on_main, ranks, resolve_precision
 from .recipe import Recipe
 from .run import Run
-from .signals import stopping
-from .state import State
-from .trackers import Trackers, check_trackers
-from .watcher import Watcher
 
 
 class LostError(ConnectionError):
     """Another rank is gone; a launcher that allows restarts starts all of them again."""
 
     exit_code = 1
-
-
-@contextmanager
-def watching_others(accelerator: Accelerator, journal: Journal) -> Iterator[None]:
-    """Say in one sentence that another rank is gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        if accelerator.num_processes == 1 or not ("gloo" in str(error) or isinstance(error, DistError)):
-            raise
-        raise LostError(f"another worker was lost; {journal.last_saved()}") from None
 
 
 def train(
@@ -61,20 +49,14 @@ def train(
     task = load_task(recipe)
     net = build_network(recipe, task)
     run = Run(Path(out))
-
-    def begin() -> bytes:
-        run.open(recipe, resolve(recipe.precision), resume)
-        found = checkpoint.read_last(run.checkpoints, watcher.note)
-        head = run.read()["precision"].encode().ljust(16)
-        return head if found is None else head + checkpoint.pack(found)
-
     try:
-        begun = on_main(ranks(), begin)  # the first rank alone knows the folder
-        accelerator = accelerate_with(begun[:16].decode().strip(), trackers, str(out))
+        precision, found = begin(run, recipe, resume, watcher)
+        accelerator = accelerate_with(precision, trackers, str(out))
         state = State(net.to(accelerator.device), build_optimizer(recipe, net))
-        length = state.restore(checkpoint.unpack(begun[16:])) if begun[16:] else 0
-        tracked = Trackers(accelerator, trackers, recipe, state.step)
-        journal = Journal(run, recipe, accelerator, tracked, watcher, length)
+        length = state.restore(found) if found else 0
+        journal = Journal(
+            run, recipe, accelerator, Trackers(accelerator, trackers, recipe, state.step), watcher, length
+        )
         try:
             loop = Loop(recipe, task, accelerator, state, journal, draw)
             watcher.begin(state.step, loop.steps, recipe.batch)
@@ -85,3 +67,50 @@ def train(
     finally:
         run.close()
     return state
+
+
+def begin(run: Run, recipe: Recipe, resume: bool, watcher: Watcher) -> tuple[str, Checkpoint | None]:
+    """Open a run's folder, which the first rank alone knows; on all ranks its precision, and where to go on from."""
+
+    def work() -> bytes:
+        run.open(recipe, resolve_precision(recipe.precision), resume)
+        found = checkpoint.read_last(run.checkpoints, watcher.note)
+        head = run.read()["precision"].encode().ljust(16)
+        return head if found is None else head + checkpoint.pack(found)
+
+    begun = on_main(ranks(), work)
+    return begun[:16].decode().strip(), checkpoint.unpack(begun[16:]) if begun[16:] else None
+
+
+@contextmanager
+def watching_others(accelerator: Accelerator, journal: Journal) -> Iterator[None]:
+    """Say in one sentence that another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        if accelerator.num_processes == 1 or not ("gloo" in str(error) or isinstance(error, DistError)):
+            raise
+        raise LostError(f"another worker was lost; {journal.last_saved()}") from None
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM ask the loop to stop at the next step; a second Ctrl-C does not ask.
+
+    Outside the main thread signals are somebody else's.
+    """
+    asked = 0
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = number
+
+    ours = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, wish) for number in ours}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
