@@ -1,7 +1,7 @@
 """What a reader pastes from README and docs runs: page by page, from top to bottom, in one folder and one Python."""
 
+import ast
 import importlib
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -11,35 +11,45 @@ import typer.main
 from accelerate.commands.launch import launch_command_parser
 from PIL import Image
 from tests.helpers.commands import call
-from tests.helpers.pages import PAGES, ROOT, command_lines, pieces, prose
+from tests.helpers.pages import PAGES, ROOT, SPAN, command_lines, pieces, prose, table_rows
 from torch.distributed.run import get_args_parser as torchrun_parser
 
 from splinenets.cli import app
 from splinenets.reproduce import EXPERIMENTS
 from splinenets.training import load_recipe
 
+SOURCE = ROOT / "src/splinenets"
+LONG_LINES = {"decisions.md", "results.md"}  # pages that are still to be reflowed
+
 # Trainings are made small; everything else runs as it is printed.
-SMALL = "--set data=embedded --set images=400 --set batch=100 --set width=3 --set epochs=1".split()
+SMALL = [
+    word
+    for setting in ("data=embedded", "images=400", "batch=100", "width=3", "epochs=1")
+    for word in ("--set", setting)
+]
 TRAININGS = ("train", "demo")
-# Command lines of which only the options are checked, and why.
+# How command lines start of which only the options are checked, and why.
 NOT_RUN = {
     "data get": "downloads",
     "explore": "serves a page until it is stopped",
     "reproduce": "trains for hours",
     "bench": "measures for minutes",
 }
-# Python blocks that are compiled and not run, by their first line, and why.
-NOT_EXECUTED = {
-    "import openvino": "not among the packages that tests have",
-    "package = torch._inductor": "compiles for half a minute: see the slow test",
+# How Python blocks start that are compiled and not run, and why.
+NOT_EXECUTED = {"import openvino": "not among the packages that tests have"}
+# What takes seconds and is run on another page too; the slow test runs it here as well.
+LATER = {
+    "README.md": ["report"],
+    "training.md": ["demo"],
+    "figures.md": ["figures"],
+    "deployment.md": ["package = torch._inductor"],
 }
 FOREIGN = ("pip", "source", "export", "tensorboard")  # other programs in shell blocks
-LONG_LINES = {"decisions.md", "results.md"}  # pages that are still to be reflowed
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder to be in, with some pictures in it, as docs/data.md wants them."""
+    """An empty folder to be in, but for some pictures, as docs/data.md speaks of them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPLINENETS_DATA", str(tmp_path / "data"))
     for number, name in enumerate(("train/cat", "train/dog", "test/cat", "test/dog")):
@@ -48,81 +58,90 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", sorted(set(PAGES) - {"deployment.md"}))
 def test_pages_run(name, folder):
-    read_aloud(PAGES[name], NOT_EXECUTED)
+    Reader(PAGES[name], later=LATER.get(name, ())).read()
+
+
+def test_served_networks_give_the_same_answers(folder, capsys):
+    Reader(PAGES["deployment.md"], later=LATER["deployment.md"]).read()
+    onnx, native, pt2 = (ast.literal_eval(line) for line in capsys.readouterr().out.splitlines())
+    assert onnx == pt2
+    assert len(native) == len(onnx) == 4  # the native file has knots in bf16, so other answers would not be wrong
 
 
 @pytest.mark.slow
-def test_the_compiled_package_serves(folder):
-    read_aloud(PAGES["deployment.md"], ("import openvino",))
+@pytest.mark.parametrize("name", LATER)
+def test_pages_run_to_the_last_line(name, folder):
+    Reader(PAGES[name]).read()
 
 
-def read_aloud(page, not_executed):
-    """Do what a page says, from top to bottom."""
-    namespace = {"__name__": "__main__"}
-    for piece in pieces(page):
-        if piece.language == "python":
-            code = compile("\n" * (piece.line - 1) + piece.text, str(page), "exec")
-            if not piece.text.startswith(tuple(not_executed)):
-                exec(code, namespace)
-        elif piece.language == "toml":
-            keep_recipe(piece)
-        elif piece.language in ("sh", "span"):
-            for number, line in command_lines(piece):
-                do(line, f"{page.name}:{number}", piece.language)
-        else:
-            assert piece.language == "", f"{page.name}:{piece.line}: nobody knows how to run {piece.language}"
-            assert "splinenets " not in piece.text, f"{page.name}:{piece.line}: a block of commands is ```sh"
+class Reader:
+    """Somebody who does what a page says, from top to bottom."""
+
+    def __init__(self, page, later=()):
+        self.page = page
+        self.not_executed = (*NOT_EXECUTED, *later)
+        self.not_run = (*NOT_RUN, *later)
+        self.namespace = {"__name__": "__main__"}
+        self.programs = {"splinenets": self.run, "make": self.make, "torchrun": self.torchrun}
+        self.programs["accelerate"] = self.accelerate
+
+    def read(self):
+        for piece in pieces(self.page):
+            if piece.language == "python":
+                self.execute(piece)
+            elif piece.language == "toml":
+                keep_recipe(piece)
+            elif piece.language in ("sh", "span"):
+                for number, line in command_lines(piece):
+                    self.do(line, f"{self.page.name}:{number}", piece.language)
+            else:
+                assert piece.language == "", f"{self.page.name}:{piece.line}: who can run {piece.language}?"
+                assert "splinenets " not in piece.text, f"{self.page.name}:{piece.line}: commands stand in ```sh"
+
+    def execute(self, piece):
+        code = compile("\n" * (piece.line - 1) + piece.text, str(self.page), "exec")
+        if not piece.text.startswith(self.not_executed):
+            exec(code, self.namespace)
+
+    def do(self, line, where, language):
+        """Run a command line, or check it if it cannot be run here. In prose, parts of one may stand alone."""
+        program, _, rest = re.sub(r"^([A-Z_]+=\S+ )+", "", line).partition(" ")
+        if program not in self.programs:
+            assert language == "span" or program in FOREIGN, f"{where}: who can run {program}?"
+        elif language == "sh" or (rest and "..." not in rest and rest != "launch --cpu"):
+            self.programs[program](shlex.split(rest), where)
+
+    def run(self, words, where):
+        placeholder = any(re.fullmatch(r"[A-Z]{3,}", word) for word in words)  # NAME: the reader fills it in
+        if parse(words, where) and not placeholder and not " ".join(words).startswith(self.not_run):
+            added = SMALL if words[0] in TRAININGS and "--show" not in words else []
+            code, _, err = call(*words, *added)
+            assert code == 0, f"{where}: {err}"
+
+    def make(self, words, where):
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), where
+        if words == ["demo"] and not Path("runs/demo").exists():
+            self.run(words, where)
+
+    def torchrun(self, words, where):
+        launch(torchrun_parser().parse_args(words), where)
+
+    def accelerate(self, words, where):
+        assert words[0] == "launch", where
+        launch(launch_command_parser().parse_args(words[1:]), where)
 
 
-def keep_recipe(piece):
-    """A recipe says in its first line what its file is called; lines below use it."""
-    file = Path(re.match(r"# (\w+\.toml)", piece.text)[1])
-    file.write_text(piece.text)
-    assert load_recipe(str(file)).name == file.stem
-
-
-def do(line, where, language):
-    """Run a command line, or check it if it cannot be run here."""
-    program, _, rest = re.sub(r"^([A-Z_]+=\S+ )+", "", line).partition(" ")
-    if program not in PROGRAMS:
-        assert language == "span" or program in FOREIGN, f"{where}: nobody knows how to run {program}"
-    elif language == "sh" or (rest and "..." not in rest and rest != "launch --cpu"):
-        PROGRAMS[program](shlex.split(rest), where)
-
-
-def run(words, where):
-    """Run what the line says, unless there is a reason not to."""
-    if parse(words, where) and not reason_not_to(words):
-        added = SMALL if words[0] in TRAININGS and "--show" not in words else []
-        code, _, err = call(*words, *added)
-        assert code == 0, f"{where}: {err}"
-
-
-def make(words, where):
-    assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), where
-    if words == ["demo"] and not Path("runs/demo").exists():
-        run(words, where)
-
-
-def launch(words, where, parser):
-    """Check the options of a launcher, and those of what it launches."""
-    launched = parser.parse_args(words)
+def launch(launched, where):
+    """What a launcher's own parser has left is a command line of ours."""
+    assert launched.module, where
     assert launched.training_script == "splinenets", where
     parse(launched.training_script_args, where)
 
 
-PROGRAMS = {
-    "splinenets": run,
-    "make": make,
-    "torchrun": lambda words, where: launch(words, where, torchrun_parser()),
-    "accelerate": lambda words, where: launch(words[1:], where, launch_command_parser()),
-}
-
-
 def parse(words, where):
-    """Give the words to the command's parser; False if they only name the command."""
+    """Give the words to the command's parser; False if they only name a command."""
     command, rest = typer.main.get_command(app), list(words)
     while hasattr(command, "commands") and rest:
         assert rest[0] in command.commands, f"{where}: there is no command {rest[0]}"
@@ -135,11 +154,11 @@ def parse(words, where):
     return True
 
 
-def reason_not_to(words):
-    """Why a command line is only parsed; words in capitals stand for something that the reader fills in."""
-    text = " ".join(words)
-    placeholder = any(re.fullmatch(r"[A-Z]{3,}", word) for word in words)
-    return placeholder or any(text.startswith(start) for start in NOT_RUN)
+def keep_recipe(piece):
+    """A recipe says in its first line what its file is called; lines below use it."""
+    file = Path(re.match(r"# (\w+\.toml)", piece.text)[1])
+    file.write_text(piece.text)
+    assert load_recipe(str(file)).name == file.stem
 
 
 NAMES = sorted(
@@ -169,6 +188,21 @@ def test_files_in_prose_exist(page):
         if piece.language == "span":
             for path in re.findall(r"\b(?:src|tests|benchmarks|examples|docs)/[\w/.]+\.\w+", piece.text):
                 assert (ROOT / path).exists(), f"{page}:{piece.line}: {path}"
+
+
+@pytest.mark.parametrize("row", table_rows("paper_map.md", columns=3), ids=lambda row: row[1])
+def test_the_paper_map_leads_to_the_code(row):
+    """Every word of five letters or more that is set as code stands in one of the files that are named beside it."""
+    files = [SOURCE / name for name in row[2].split(", ") if name != "everywhere"]
+    text = "".join(f.read_text() for file in files for f in (file.rglob("*.py") if file.is_dir() else [file]))
+    for word in re.findall(r"[A-Za-z_]{5,}", " ".join(SPAN.findall(row[1])).replace("models.", "")):
+        assert not files or re.search(rf"\b{word}\b", text), f"{row[2]} has no {word}"
+
+
+@pytest.mark.parametrize("row", table_rows("figures.md", columns=3), ids=lambda row: row[1])
+def test_figures_are_drawn_where_the_table_says(row):
+    module, function = row[1].strip("`").split(".")
+    assert callable(getattr(importlib.import_module(f"splinenets.analysis.{module}"), function))
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - LONG_LINES))

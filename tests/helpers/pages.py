@@ -55,3 +55,10 @@ def command_lines(piece):
             lines.append((number, bare))
         number += 1 + line.count("\0")
     return lines
+
+
+def table_rows(page, columns):
+    """The cells of a page's first table with so many columns."""
+    lines = [line for line in PAGES[page].read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if len(row) == columns and not row[0].startswith("---")][1:]
