@@ -71,9 +71,32 @@ def test_served_networks_give_the_same_answers(folder, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's compiler warns of torch
 @pytest.mark.parametrize("name", LATER)
 def test_pages_run_to_the_last_line(name, folder):
     Reader(PAGES[name]).read()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```python\nimport torch\n```\n\n```python\nimages\n```", "'images' is not defined"),
+        ("```python\n1 +\n```", "invalid syntax"),
+        ("```sh\nsplinenets fly\n```", "page.md:2: there is no command fly"),
+        ("```sh\nsplinenets profile \\\n  lenet8 --wings 2\n```", "No such option: --wings"),
+        ("```sh\nsplinenets evaluate runs/nowhere\n```", "page.md:2: splinenets: .*nowhere"),
+        ("```sh\ntorchrun --nproc-per-node 2 -m splinenets train --wings\n```", "No such option: --wings"),
+        ("```sh\nfly away\n```", "page.md:2: who can run fly"),
+        ("```\nsplinenets data list\n```", "page.md:2: commands stand in"),
+        ("```toml\n# mine.toml\nwings = 2\n```", "unknown key 'wings'"),
+        ("In prose, `splinenets reproduce everything` and\n", "page.md:1"),
+        ("In prose, `make fly`", "page.md:1"),
+    ],
+)
+def test_a_page_that_is_wrong_is_noticed(text, complaint, folder):
+    (folder / "page.md").write_text(text)
+    with pytest.raises(Exception, match=complaint):
+        Reader(folder / "page.md").read()
 
 
 class Reader:
