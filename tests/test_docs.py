@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from benchmarks import costs, engine_tables, information_tables, search, tables
 from tests.helpers import zoo
-from tests.helpers.exports import network
 
 import splinenets as sn
 from splinenets.reproduce import EXPERIMENTS, record, trials
@@ -18,21 +17,6 @@ def test_the_cost_tables_are_up_to_date():
     text = (DOCS / "results.md").read_text()
     printed = re.search(r"<!-- benchmarks.costs -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)[1].strip()
     assert printed == costs.tables()
-
-
-def test_the_serving_examples_run(tmp_path, monkeypatch, capsys):
-    net, images = network("lenet4", "D(3)-D-R3")
-    pixels = sn.data.load("embedded").test.images[:4]
-    about = {"classes": list("abcdefghij"), "preparation": {"kind": "normalise", "mean": [73 / 255], "std": [90 / 255]}}
-    expected = [about["classes"][i] for i in net(images[:4]).argmax(1)]
-    for to in ("onnx", "native", "pt2"):
-        sn.export(net, images[:4], tmp_path / f"net.{to}", purpose="throughput", metadata=about)
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "deployment.md").read_text(), flags=re.DOTALL)
-    for block, given in ((blocks[0], pixels.numpy()), (blocks[2], pixels)):
-        exec(block, {"pixels": given})
-        assert capsys.readouterr().out.strip() == str(expected)
-    exec(blocks[3], {"images": images})
 
 
 def test_links_lead_somewhere():

@@ -1,6 +1,5 @@
 import copy
 import math
-import time
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import splinenets as sn
 from splinenets.histograms import (
@@ -84,12 +84,16 @@ def test_soft_bin_is_high_inside_half_at_the_edge_and_low_outside():
     assert (values[5:] < 0.01).all()
 
 
-def test_the_printed_formula_is_the_opposite_of_its_description():
-    def printed(z, v):
-        return 1 - 1 / (1 + v ** (z**2))
-
-    assert printed(0, 100) == 0.5
-    assert printed(3, 100) == pytest.approx(1)
+def test_the_printed_formula_is_ours_turned_inside_out():
+    position = torch.linspace(0, 1, 101, dtype=torch.float64)
+    z = 2 * (position - 0.5) * 5  # from the centre of the third of five bins
+    ours = soft_bins(position, 5, 100)[:, 2]
+    printed = 1 - 1 / (1 + 100 ** z.square())
+    outwards = z.abs().argsort(stable=True)
+    assert (ours[outwards].diff() <= 1e-12).all()
+    assert (printed[outwards].diff() >= -1e-12).all()
+    inside = z.abs() <= 1
+    assert_close(ours[inside], 1 - 1 / (1 + 100 ** (1 - z[inside].square())))  # printed, with 1 - z^2 in place of z^2
 
 
 @pytest.mark.parametrize("bins", BINS)
@@ -112,22 +116,32 @@ def test_sparse_histogram_equals_all_bins_in_float32():
     assert_close(soft_histogram(position, labels, 10, 50, 100), dense, rtol=1e-4, atol=1e-5)
 
 
-def test_sparse_histogram_is_several_times_faster_than_all_bins():
+class Written(TorchDispatchMode):
+    """Counts the numbers that all operations write."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.numbers += sum(tensor.numel() for tensor in (out if isinstance(out, (tuple, list)) else [out]))
+        return out
+
+
+def test_sparse_histogram_writes_a_fraction_of_the_numbers_of_all_bins():
     position, labels = random_batch(250, 1137, 10, dtype=torch.float32)  # a batch of Spline-ResNet-32 D(5)-C-R3
     position.requires_grad_()
     one_hot = F.one_hot(labels, 10).float()
 
-    def least_seconds(histogram):
-        times = []
-        for _ in range(3):
-            began = time.process_time()
+    def numbers(histogram):
+        with Written() as written:
             torch.autograd.grad(histogram().sum(), position)
-            times.append(time.process_time() - began)
-        return min(times)
+        return written.numbers
 
-    sparse = least_seconds(lambda: soft_histogram(position, labels, 10, 50, 100))
-    dense = least_seconds(lambda: torch.einsum("ncb,nk->kcb", soft_bins(position, 50, 100), one_hot))
-    assert sparse < dense / 3
+    sparse = numbers(lambda: soft_histogram(position, labels, 10, 50, 100))
+    dense = numbers(lambda: torch.einsum("ncb,nk->kcb", soft_bins(position, 50, 100), one_hot))
+    assert sparse < dense / 5
 
 
 def test_three_bins_see_a_position_at_slope_100():
@@ -362,7 +376,8 @@ def test_a_plain_dict_is_used_as_it_is():
     exact = sn.MutualInformation(3, full_gradient=True, exact_gradient=True)
     full = gradients_of(net, exact, images, labels)
     again = gradients_of(net, sn.MutualInformation(3), images, labels, wrap=dict)
-    assert all(full[name] is again[name] or torch.allclose(full[name], again[name]) for name in full)
+    assert sum(gradient is not None for gradient in full.values()) > 5
+    assert_close(*({name: g for name, g in found.items() if g is not None} for found in (full, again)))
 
 
 @pytest.mark.parametrize("full_gradient", [False, True])

@@ -6,8 +6,8 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,18 +60,21 @@ class LayerHealth:
 
     def row(self) -> dict[str, Any]:
         """Plain values, as JSON knows them."""
-        names = (
-            "layer",
-            "coordinates",
-            "entropy",
-            "deviation",
-            "saturated",
-            "information",
-            "drift",
-            "ailing",
-            "verdict",
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "quantiles"} | {"advice": self.advice}
+
+    def cells(self) -> tuple[str, ...]:
+        """What the table shows."""
+        return (
+            self.layer,
+            str(self.coordinates),
+            f"{self.entropy:.0%}",
+            f"{self.deviation:.3f}",
+            f"{self.saturated:.0%}",
+            "-" if self.information is None else f"{self.information:.2f}",
+            "-" if self.drift is None else f"{self.drift:.3f}",
+            f"{self.ailing:.0%}",
+            self.verdict,
         )
-        return {name: getattr(self, name) for name in names} | {"advice": self.advice}
 
 
 @dataclass(frozen=True)
@@ -101,22 +104,9 @@ class Health:
 
     def __str__(self) -> str:
         head = ("layer", "positions", "entropy", "deviation", "saturated", "bits", "drift", "ailing", "verdict")
-        body = [
-            (
-                layer.layer,
-                str(layer.coordinates),
-                f"{layer.entropy:.0%}",
-                f"{layer.deviation:.3f}",
-                f"{layer.saturated:.0%}",
-                "-" if layer.information is None else f"{layer.information:.2f}",
-                "-" if layer.drift is None else f"{layer.drift:.3f}",
-                f"{layer.ailing:.0%}",
-                layer.verdict,
-            )
-            for layer in self.layers
-        ]
         verdicts = dict.fromkeys(layer.verdict for layer in self.ailing)
-        return "\n".join([text_table(head, body), *(f"{v}: {ADVICE[v]}" for v in verdicts)])
+        table = text_table(head, [layer.cells() for layer in self.layers])
+        return "\n".join([table, *(f"{v}: {ADVICE[v]}" for v in verdicts)])
 
 
 History = Sequence["Mapping[str, Tensor] | Health"]
@@ -134,30 +124,47 @@ def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, histor
     if samples < FEWEST:
         raise ValueError(f"health needs {FEWEST} samples or more to judge how they are spread, got {samples}")
     past = [h if isinstance(h, Health) else health(h) for h in history or ()]
-    group = _groups(labels, samples, joined.device)
-    measures = _measure(joined, group)
-    parts = {name: torch.split(m, sizes, -1) for name, m in measures.items()}
+    measures = _measure(joined, _groups(labels, samples, joined.device))
+    by_layer = zip(*(m.split(sizes, -1) for m in measures), strict=True)
     layers = []
-    for i, name in enumerate(positions):
-        own = {key: part[i] for key, part in parts.items()}
-        before = [report[name].quantiles for report in past if any(layer.layer == name for layer in report.layers)]
-        quantiles = own["quantiles"].cpu()
-        codes = _judge(own, _shifting(name, [*before, quantiles], samples).to(joined.device))
-        layers.append(
-            LayerHealth(
-                layer=name,
-                coordinates=sizes[i],
-                entropy=float(own["entropy"].mean()),
-                deviation=float(own["deviation"].mean()),
-                saturated=float(own["saturated"].mean()),
-                information=None if labels is None else float(own["information"].mean()),
-                drift=float((quantiles - before[-1]).abs().mean()) if before else None,
-                ailing=float((codes > 0).float().mean()),
-                verdict=_commonest(codes),
-                quantiles=quantiles,
-            )
-        )
+    for name, parts in zip(positions, by_layer, strict=True):
+        before = [layer.quantiles for report in past for layer in report.layers if layer.layer == name]
+        layers.append(_judge_layer(name, _Measures(*parts), before, samples, labels is not None))
     return Health(tuple(layers))
+
+
+class _Measures(NamedTuple):
+    """What the verdicts rest on, for each coordinate: (C,)."""
+
+    entropy: Tensor
+    used: Tensor  # share of the spline
+    deviation: Tensor
+    saturated: Tensor
+    information: Tensor  # bits
+    width: Tensor  # nine samples of ten lie within
+    within: Tensor  # the deviation within the best two groups, ..
+    gap: Tensor  # .. their distance, ..
+    smaller: Tensor  # .. and the smaller one's share
+    quantiles: Tensor  # (LEVELS, C)
+
+
+def _judge_layer(name: str, own: _Measures, before: Sequence[Tensor], samples: int, labelled: bool) -> LayerHealth:
+    """Means over a layer's coordinates, and its verdict; ``before`` are the quantiles of earlier epochs."""
+    quantiles = own.quantiles.cpu()
+    shifting = _shifting(name, [*before, quantiles], samples)
+    codes = _judge(own, shifting.to(own.gap.device))
+    return LayerHealth(
+        layer=name,
+        coordinates=quantiles.shape[1],
+        entropy=float(own.entropy.mean()),
+        deviation=float(own.deviation.mean()),
+        saturated=float(own.saturated.mean()),
+        information=float(own.information.mean()) if labelled else None,
+        drift=float((quantiles - before[-1]).abs().mean()) if before else None,
+        ailing=float((codes > 0).float().mean()),
+        verdict=_commonest(codes),
+        quantiles=quantiles,
+    )
 
 
 def histogram(position: Tensor, bins: int = 50) -> Tensor:
@@ -177,25 +184,25 @@ def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor
     return labels.to(device).long()
 
 
-def _measure(position: Tensor, group: Tensor) -> dict[str, Tensor]:
-    """What the verdicts rest on, for each coordinate: (N, C), (N,) -> {name: (C,)}, and quantiles (LEVELS, C)."""
+def _measure(position: Tensor, group: Tensor) -> _Measures:
+    """(N, C), (N,) -> (C,) each, and quantiles (LEVELS, C)."""
     samples = position.shape[0]
     spread, bins = _spread(position)
     ordered = position.sort(0).values
     levels = torch.linspace(0, samples - 1, LEVELS, device=position.device).round().long()
     within, gap, smaller = _split_in_two(ordered)
-    return {
-        "entropy": spread / math.log(bins),
-        "used": spread.exp() / bins,
-        "deviation": position.std(0, correction=0),
-        "saturated": ((position < SATURATED) | (position > 1 - SATURATED)).to(position.dtype).mean(0),
-        "information": information(position, group) / math.log(2),
-        "range": ordered[int(0.95 * (samples - 1))] - ordered[math.ceil(0.05 * (samples - 1))],
-        "within": within,
-        "gap": gap,
-        "smaller": smaller,
-        "quantiles": ordered[levels],
-    }
+    return _Measures(
+        entropy=spread / math.log(bins),
+        used=spread.exp() / bins,
+        deviation=position.std(0, correction=0),
+        saturated=((position < SATURATED) | (position > 1 - SATURATED)).to(position.dtype).mean(0),
+        information=information(position, group) / math.log(2),
+        width=ordered[int(0.95 * (samples - 1))] - ordered[math.ceil(0.05 * (samples - 1))],
+        within=within,
+        gap=gap,
+        smaller=smaller,
+        quantiles=ordered[levels],
+    )
 
 
 # Few samples make histograms look more ordered than they are. Against this: fewer bins, and Miller and Madow's
@@ -261,15 +268,15 @@ def _shifting(name: str, quantiles: Sequence[Tensor], samples: int) -> Tensor:
     return torch.logical_and(correlation >= DIRECTED, 2 * slope.abs() >= chance.clamp(min=MOVED))
 
 
-def _judge(own: Mapping[str, Tensor], shifting: Tensor) -> Tensor:
+def _judge(own: _Measures, shifting: Tensor) -> Tensor:
     """The verdict on each coordinate, as its place in ``ADVICE``: (C,)."""
     places = {verdict: i for i, verdict in enumerate(ADVICE)}
-    binary = (own["gap"] >= SEPARATED * own["within"]) & (own["gap"] >= APART) & (own["smaller"] >= 0.05)
+    binary = (own.gap >= SEPARATED * own.within) & (own.gap >= APART) & (own.smaller >= 0.05)
     codes = torch.zeros_like(binary, dtype=torch.long)
     # what stands below outranks what stands above
-    codes = codes.masked_fill(own["used"] < USED, places["under-used"])
+    codes = codes.masked_fill(own.used < USED, places["under-used"])
     codes = codes.masked_fill(binary, places["binary"])
-    codes = codes.masked_fill(own["range"] < NARROW, places["constant"])
+    codes = codes.masked_fill(own.width < NARROW, places["constant"])
     return codes.masked_fill(shifting, places["shifting"])
 
 

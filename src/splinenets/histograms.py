@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 NOTHING = 2.0**-53  # what float64 cannot add to 1
+
+
+class Context(Protocol):
+    """What autograd hands from a forward to its backward; ``rows`` is our own."""
+
+    saved_tensors: tuple[Tensor, ...]
+    rows: int
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for the backward."""
 
 
 def soft_bins(position: Tensor, bins: int, bin_slope: float) -> Tensor:
@@ -61,7 +71,7 @@ class _Shares(torch.autograd.Function):
     """The quadratic B-splines of a bin that see t, its place from 0 to 1 in it: (...) -> (3, ...)."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
+    def forward(ctx: Context, t: Tensor) -> Tensor:
         ctx.save_for_backward(t)
         shares = t.new_empty(3, *t.shape)
         left, middle, right = shares
@@ -71,7 +81,7 @@ class _Shares(torch.autograd.Function):
         return shares
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Context, grad: Tensor) -> Tensor:
         (t,) = ctx.saved_tensors
         left, middle, right = grad
         return t * (left - 2 * middle + right) + (middle - left)
@@ -95,7 +105,7 @@ class _Scatter(torch.autograd.Function):
     """Row a of the values goes to the cells index + a: (A, M), (M,) -> (cells,). No index is written down A times."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, index: Tensor, cells: int) -> Tensor:
+    def forward(ctx: Context, values: Tensor, index: Tensor, cells: int) -> Tensor:
         ctx.save_for_backward(index)
         ctx.rows = len(values)
         total = values.new_zeros(cells)
@@ -104,7 +114,7 @@ class _Scatter(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         (index,) = ctx.saved_tensors
         return torch.stack([grad[shift:].index_select(0, index) for shift in range(ctx.rows)]), None, None
 
@@ -131,7 +141,7 @@ class _Entropy(torch.autograd.Function):
     """With dH / dh_b = -(log p_b + H) / sum(h): a few passes over the histogram, where autograd makes a dozen."""
 
     @staticmethod
-    def forward(ctx: Any, histogram: Tensor) -> Tensor:
+    def forward(ctx: Context, histogram: Tensor) -> Tensor:
         tiny = torch.finfo(histogram.dtype).tiny
         total = histogram.sum(-1).clamp(min=tiny)
         p = histogram / total.unsqueeze(-1)
@@ -142,7 +152,7 @@ class _Entropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Context, grad: Tensor) -> Tensor:
         log_p, result, total = ctx.saved_tensors
         return (log_p + result.unsqueeze(-1)).mul_(-(grad / total).unsqueeze(-1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,11 @@ def smooth_gradient(value: Tensor, smooth: Tensor) -> Tensor:
 
 class _SmoothGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, smooth: Tensor) -> Tensor:
+    def forward(ctx: object, value: Tensor, smooth: Tensor) -> Tensor:
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: object, grad: Tensor) -> tuple[None, Tensor]:
         return None, grad
 
 
