@@ -20,7 +20,7 @@ def fixed_seed():
 @pytest.fixture(scope="session")
 def static_and_spline(tmp_path_factory):
     """Two trained runs, to look at and not to touch."""
-    import subjects
+    from tests.helpers import subjects
 
     folder = tmp_path_factory.mktemp("runs")
     return subjects.train_small(folder / "static", "static"), subjects.train_small(folder / "spline", "H(5)-D-R3")

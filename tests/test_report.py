@@ -11,8 +11,7 @@ from tests.helpers.commands import call, refused
 from tests.helpers.subjects import HOSTILE
 
 from splinenets.analysis import report
-from splinenets.analysis.html import data_block, element, escape
-from splinenets.analysis.text import printable
+from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.training.sealed import read_sealed, write_sealed
 
 
@@ -208,7 +207,7 @@ def test_no_half_written_file(static_and_spline, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(report, "LARGEST", 10**9)
-    monkeypatch.setattr("splinenets.data.files.rename_durably", full)
+    monkeypatch.setattr("splinenets.files.rename_durably", full)
     code, _, err = call("report", static_and_spline[0], "--out", out)
     assert code == 2
     assert "No space left" in err

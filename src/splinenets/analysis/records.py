@@ -14,10 +14,9 @@ from ..training.build import Task
 from ..training.recipe import STATIC
 from ..training.restore import load_run
 from ..training.run import FORMAT, Run
-from .progress import Epoch, LayerEpoch
+from .counts import BINS
+from .figures import Epoch, LayerEpoch
 from .text import printable, unique
-
-BINS = 50
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def train(
 
     trackers, draw = list(tracker or ()), None
     if figures_every:
-        from ..analysis.live import Drawing
+        from ..analysis.gallery import Drawing
 
         draw = Drawing(folder, every=figures_every, last=chosen.epochs)
         trackers = [*dict.fromkeys([*trackers, "tensorboard"])]
