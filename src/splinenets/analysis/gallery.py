@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ..files import replacing
 from ..layers import SplineLayer
-from ..path import Positions
 from ..training.build import Task
 from . import figures
 from .counts import STEPS, spread_out
@@ -133,7 +132,9 @@ class Drawing:
         check_matplotlib()
         self.folder, self.every, self.last = folder, every, last
 
-    def __call__(self, net: nn.Module, task: Task, positions: Positions, line: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(
+        self, net: nn.Module, task: Task, positions: Mapping[str, Tensor], line: dict[str, Any]
+    ) -> dict[str, Tensor]:
         """{name: picture (H, W, 3), bytes}; nothing between the epochs that are drawn."""
         epoch = parse_epoch(line)
         if epoch.number % self.every and epoch.number != self.last:

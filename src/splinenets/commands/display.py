@@ -65,6 +65,9 @@ class Display(Watcher):
         """One line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def end(self) -> None:
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Take the bar away."""
         self.bar.stop()

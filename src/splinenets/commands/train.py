@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from .export import evaluate_file
+
 TRAIN_EXAMPLES = (
     "Examples: [bold]splinenets train demo[/bold], "
     "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
@@ -40,16 +42,16 @@ def train(
     Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
     input ends with 2, a loss that is not finite with 3. docs/training.md has more.
     """
-    from ..training.recipes import load_recipe
+    from ..training import load_recipe
 
     chosen = load_recipe(recipe, schedule, settings or (), model=model, seed=seed)
     folder = out or Path("runs") / f"{chosen.name}-{slug(chosen.model)}"
     if show:
         typer.echo(json.dumps(chosen.as_dict(), indent=1))
         return
+    from ..training import train as run_training
     from ..training.precision import ranks
     from ..training.ranks import part
-    from ..training.runner import train as run_training
     from .display import Display, is_first_rank
 
     trackers, draw = list(tracker or ()), None
@@ -58,11 +60,8 @@ def train(
 
         draw = Drawing(folder, every=figures_every, last=chosen.epochs)
         trackers = [*dict.fromkeys([*trackers, "tensorboard"])]
-    display = Display(chosen.model)
-    try:
+    with Display(chosen.model) as display:
         state = run_training(chosen, folder, resume=resume, trackers=trackers, watcher=display, draw=draw)
-    finally:
-        display.end()
     part(ranks())
     if is_first_rank() and state.best:
         typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
@@ -74,8 +73,6 @@ def evaluate(
 ) -> None:
     """Test a trained network: accuracy, loss, and the health of its positions. Of an exported file, its accuracy."""
     if run.is_file():
-        from .export import evaluate_file
-
         evaluate_file(run)
         return
     from ..training.evaluation import judge, score
