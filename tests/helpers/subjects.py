@@ -7,9 +7,8 @@ import torch
 import splinenets as sn
 from splinenets.analysis.records import Record
 from splinenets.data import Dataset, Split, augmentation, load
+from splinenets.training import load_recipe, train
 from splinenets.training.build import Task
-from splinenets.training.recipes import load_recipe
-from splinenets.training.runner import train
 from splinenets.training.sealed import read_sealed, write_sealed
 
 PAYLOADS = [

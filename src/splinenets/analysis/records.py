@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import nn
 
+from ..training import Run
 from ..training.build import Task
 from ..training.recipe import STATIC
 from ..training.restore import load_run
-from ..training.run import FORMAT, Run
+from ..training.run import FORMAT
 from .counts import BINS
 from .figures import Epoch, LayerEpoch
 from .text import printable, unique

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..training.watcher import Watcher
+from ..training import Watcher
 
 
 def is_first_rank() -> bool:

@@ -75,11 +75,11 @@ def evaluate(
     if run.is_file():
         evaluate_file(run)
         return
-    from ..training.evaluation import judge, score
+    from ..training import Run, score
+    from ..training.evaluation import judge
     from ..training.precision import accelerate_with
     from ..training.ranks import part
     from ..training.restore import load_run
-    from ..training.run import Run
     from .display import is_first_rank
 
     net, task, recipe, step = load_run(run, checkpoint)

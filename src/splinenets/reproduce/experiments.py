@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..training import Recipe, load_recipe
 from ..training.parsing import nearest
-from ..training.recipe import STATIC, Recipe
-from ..training.recipes import load_recipe
+from ..training.recipe import STATIC
 
 Settings = Mapping[str, Any]
 

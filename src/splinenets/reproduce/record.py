@@ -14,12 +14,10 @@ from ..analysis.counts import by_class, telling
 from ..analysis.observe import travel
 from ..costs import cost
 from ..files import replacing
+from ..training import Recipe, Run, Watcher, train
 from ..training.build import build_network, load_task
-from ..training.recipe import STATIC, Recipe
+from ..training.recipe import STATIC
 from ..training.restore import load_run
-from ..training.run import Run
-from ..training.runner import train
-from ..training.watcher import Watcher
 
 KEPT = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 LINE = 280  # letters of JSON that stand on one line
