@@ -173,7 +173,6 @@ def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Seq
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     columns = min(len(layers), 3)
     figure, axes = grid_of(len(layers), columns=3, height=0.9 + 0.19 * len(names))
-    image: Any = None
     for number, (axis, layer) in enumerate(zip(axes, layers, strict=True)):
         spline = chosen[layer]
         counts = by_class(positions[layer].flatten(1)[:, [spline]], labels, len(names), bins)[:, 0]

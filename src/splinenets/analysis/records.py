@@ -25,9 +25,9 @@ class Record:
     """One run; ``loaded`` is None if its network or data could not be."""
 
     name: str
-    recipe: dict[str, Any]
+    recipe: dict[str, object]
     precision: str
-    versions: dict[str, Any]
+    versions: dict[str, object]
     command: list[str]
     epochs: list[Epoch]
     notes: list[str]
@@ -61,7 +61,7 @@ def read_records(folders: Sequence[Path]) -> list[Record]:
     return [_read(folder, name, content) for folder, name, content in zip(folders, names, contents, strict=True)]
 
 
-def _read(folder: Path, name: str, content: dict[str, Any]) -> Record:
+def _read(folder: Path, name: str, content: dict[str, object]) -> Record:
     notes: list[str] = []
     recipe, versions, command = content.get("recipe"), content.get("versions"), content.get("command")
     recipe = recipe if isinstance(recipe, dict) else {}

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,7 +70,7 @@ class Server(ThreadingHTTPServer):
         super().server_close()
         self.working.acquire(timeout=PATIENCE)  # and nobody begins another
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """A browser that hangs up is no news."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)

@@ -149,7 +149,7 @@ def class_map(axis: Axes, counts: Tensor, names: Sequence[str]) -> AxesImage:
     return image
 
 
-def class_scale(figure: Figure, image: AxesImage, axes: Any) -> None:
+def class_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes]) -> None:
     """The colours of class maps, beside them."""
     figure.colorbar(image, ax=axes, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
 

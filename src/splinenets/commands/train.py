@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from .export import evaluate_file
+
+if TYPE_CHECKING:
+    from ..analysis.gallery import Drawing
 
 TRAIN_EXAMPLES = (
     "Examples: [bold]splinenets train demo[/bold], "
@@ -54,17 +58,20 @@ def train(
     from ..training.ranks import part
     from .display import Display, is_first_rank
 
-    trackers, draw = list(tracker or ()), None
-    if figures_every:
-        from ..analysis.gallery import Drawing
-
-        draw = Drawing(folder, every=figures_every, last=chosen.epochs)
-        trackers = [*dict.fromkeys([*trackers, "tensorboard"])]
+    draw = drawing(folder, figures_every, chosen.epochs) if figures_every else None
+    trackers = [*dict.fromkeys([*(tracker or ()), *(["tensorboard"] if draw else [])])]
     with Display(chosen.model) as display:
         state = run_training(chosen, folder, resume=resume, trackers=trackers, watcher=display, draw=draw)
     part(ranks())
     if is_first_rank() and state.best:
         typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
+
+
+def drawing(folder: Path, every: int, last: int) -> Drawing:
+    """What draws figures while a network trains; matplotlib is needed for that alone."""
+    from ..analysis.gallery import Drawing
+
+    return Drawing(folder, every=every, last=last)
 
 
 def evaluate(

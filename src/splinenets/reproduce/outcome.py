@@ -179,5 +179,5 @@ def specialization_maps(results: Mapping[str, Result]) -> Figure:
         grid[-1, column].set_xlabel("position")
     for axis, layer in zip(grid[:, 0], layers, strict=True):
         axis.set_ylabel(printable(layer, 24))
-    class_scale(figure, image, grid)
+    class_scale(figure, image, grid.flatten().tolist())
     return figure
