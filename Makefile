@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench lint format lock browser clean
+.PHONY: demo test test-all bench tables lint format lock browser clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -17,6 +17,10 @@ test-all: lint
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.engine
 	@$(BIN)/python -m benchmarks.regularizer
+
+# every table and drawn figure of the docs, from benchmarks/results
+tables: $(READY)
+	@$(BIN)/python -m benchmarks.tables
 
 lint: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }

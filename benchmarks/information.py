@@ -2,7 +2,8 @@
 
 python -m benchmarks.information NAME    one of the experiments, or "all"
 
-Each experiment prints its rows and writes benchmarks/results/information_NAME.json.
+Each experiment prints its rows and leaves benchmarks/results/information_NAME.json, of which a table of
+docs/regularizer.md is made.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -23,11 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
+from benchmarks.timing import RESULTS, about, markdown, write
 from splinenets.health_check import health
 
-RESULTS = Path(__file__).parent / "results"
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Iterator[Row]
+LAYERS = ("conv1", "conv2", "dense1", "dense2")
+WIDTH, HEIGHT, GAP, MARGIN = 200, 120, 24, 12  # of a histogram in the figure
 
 
 @cache
@@ -107,9 +108,9 @@ def look(net: nn.Module) -> Row:
     logits, positions = sn.trace(net.eval(), test)
     layers = health(positions, labels).layers
     return {
-        "accuracy": float((logits.argmax(1) == labels).float().mean()),
-        "entropy": {layer.layer: layer.entropy for layer in layers},
-        "bits": {layer.layer: layer.information for layer in layers},
+        "accuracy": round(float((logits.argmax(1) == labels).double().mean()), 4),
+        "entropy": {layer.layer: round(layer.entropy, 4) for layer in layers},
+        "bits": {layer.layer: round(layer.information or 0, 4) for layer in layers},
         "verdicts": [layer.verdict for layer in layers],
     }
 
@@ -290,19 +291,10 @@ def run(name: str) -> list[Row]:
     for row in EXPERIMENTS[name](seeds):
         rows.append(row)
         print({k: _short(v) for k, v in row.items() if k not in ("runs", "picture")}, flush=True)
-    result = {
-        "command": f"python -m benchmarks.information {name}",
-        "what": " ".join((EXPERIMENTS[name].__doc__ or "").split()),
-        "seeds": list(seeds),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "seconds": round(time.perf_counter() - began, 1),
-        "rows": rows,
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"information_{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    what = " ".join((EXPERIMENTS[name].__doc__ or "").split())
+    spent = round(time.perf_counter() - began, 1)
+    made = about(f"python -m benchmarks.information {name}", what=what, seeds=list(seeds), seconds=spent)
+    write(RESULTS / f"information_{name}.json", {**made, "rows": rows})
     return rows
 
 
@@ -310,6 +302,157 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _short(v) for k, v in value.items()}
     return round(value, 3) if isinstance(value, float) else value
+
+
+def kept(name: str) -> list[Row]:
+    """The rows that the last run of an experiment left."""
+    return list(json.loads((RESULTS / f"information_{name}.json").read_bytes())["rows"])
+
+
+def how(row: Row) -> str:
+    """The gradient of a row, in words."""
+    kind = "kernel" if row.get("estimator") == "kernel" else "bins"
+    exact = ", exact gradient" if row.get("exact_gradient") else ""
+    return f"{kind}{exact}"
+
+
+def whom(row: Row) -> str:
+    if not row["utilization"]:
+        return "no regulariser"
+    return f"{how(row)}, {'features too' if row.get('full_gradient') else 'projections only'}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def per_layer(key: str, form: Callable[[float], str]) -> dict[str, Callable[[Row], str]]:
+    def cell(layer: str) -> Callable[[Row], str]:
+        return lambda row: form(row[key][layer])
+
+    return {layer: cell(layer) for layer in LAYERS}
+
+
+def total_bits(row: Row) -> str:
+    return f"{sum(row['bits'].values()):.2f}"
+
+
+def bits(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def spec(row: Row) -> str:
+    return f"`{row.get('spec', 'D(5)-D-R3')}`"
+
+
+def accuracy(row: Row) -> str:
+    return percent(row["accuracy"])
+
+
+# Experiment -> {heading: what to write of a row}
+COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
+    "utilization": {
+        "spec": spec,
+        "utilization": lambda r: f"{r['utilization']:g}",
+        **per_layer("entropy", percent),
+        "accuracy %": accuracy,
+    },
+    "specialization": {
+        "estimator": how,
+        "specialization": lambda r: f"{r['specialization']:g}",
+        **per_layer("bits", bits),
+        "all": total_bits,
+        "accuracy %": accuracy,
+    },
+    "gradients": {
+        "gradient": how,
+        "weights": lambda r: f"{r['utilization']:g} / {r['specialization']:g}",
+        **per_layer("entropy", percent),
+        "bits in all": total_bits,
+        "accuracy %": accuracy,
+    },
+    "stability": {
+        "spec": spec,
+        "learning rate": lambda r: f"{r.get('rate', 0.05):g}",
+        "regulariser": whom,
+        "stable": lambda r: f"{r['stable']} of {r['of']}",
+        "accuracy %": accuracy,
+    },
+    "remedies": {
+        "spec": spec,
+        "learning rate": lambda r: f"{r.get('rate', 0.05):g}",
+        "clipped": lambda r: f"{r['clip']:g}" if "clip" in r else "no",
+        "regulariser": whom,
+        "stable": lambda r: f"{r['stable']} of {r['of']}",
+        "accuracy %": accuracy,
+    },
+    "histograms": {
+        "spec": spec,
+        "B": lambda r: str(r["bins"]),
+        "distance from uniform": lambda r: f"{r['distance']:.3f}",
+        "three seeds": lambda r: ", ".join(f"{d:.3f}" for d in r["runs"]),
+    },
+    "bias": {
+        "samples": lambda r: str(r["samples"]),
+        "bins": lambda r: f"{r['bins']:.2f}",
+        "kernel": lambda r: f"{r['kernel']:.2f}",
+        "`sn.health`": lambda r: f"{r['health']:.2f}",
+    },
+    "unlabelled": {
+        "training": lambda r: (
+            "none"
+            if "untrained" in r
+            else f"utilisation {r['utilization']:g} alone"
+            if r["views"] == 1
+            else f"{how(r)}, two views, {r['utilization']:g} / {r['specialization']:g}"
+        ),
+        "bits about labels, all layers": total_bits,
+        "distance of two views": lambda r: f"{r['between_views']:.3f}",
+        "of two images": lambda r: f"{r['between_images']:.3f}",
+        "5 nearest neighbours right %": lambda r: percent(r["nearest_neighbours"]),
+    },
+}
+
+
+def table(name: str) -> str:
+    """One experiment, for the docs."""
+    columns = COLUMNS[name]
+    return markdown(list(columns), [[write_cell(row) for write_cell in columns.values()] for row in kept(name)])
+
+
+def figure() -> str:
+    """The paper's figure 6 as an SVG: a histogram for each number of bins, standardised above raw projections."""
+    rows = kept("histograms")
+    across = len(rows) // 2
+    parts = [part for i in range(len(rows)) for part in panel(rows, i, across)]
+    wide, high = 2 * MARGIN + across * (WIDTH + GAP) - GAP, 2 * MARGIN + 2 * (HEIGHT + 3 * GAP) - GAP
+    style = "rect{fill:#4878a8}path{stroke:#888;fill:none}.even{stroke:#c44}text{font:13px sans-serif;fill:#444}"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}">',
+            f"<style>{style}</style>",
+            f'<rect width="{wide}" height="{high}" style="fill:#fff"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def panel(rows: list[Row], i: int, across: int) -> Iterator[str]:
+    """One histogram, with a scale for all panels of its line."""
+    row, line = rows[i], i // across
+    left, bottom = MARGIN + (i % across) * (WIDTH + GAP), MARGIN + HEIGHT + line * (HEIGHT + 3 * GAP)
+    tallest = max(share for other in rows[line * across : (line + 1) * across] for share in other["picture"])
+    for j, share in enumerate(row["picture"]):
+        bar = share / tallest * HEIGHT
+        yield f'<rect x="{left + 4 * j}" y="{bottom - bar:.1f}" width="3.5" height="{bar:.1f}"/>'
+    yield f'<path class="even" d="M{left} {bottom - 0.02 / tallest * HEIGHT:.1f}h{WIDTH}"/>'
+    yield f'<path d="M{left} {bottom}h{WIDTH}"/>'
+    kind = "raw" if "raw" in row["spec"] else "standardised"
+    label = f"B = {row['bins']}, {kind}: {row['distance']:.3f}"
+    yield f'<text x="{left}" y="{bottom + 15}">0</text>'
+    yield f'<text x="{left + WIDTH}" y="{bottom + 15}" text-anchor="end">1</text>'
+    yield f'<text x="{left + WIDTH // 2}" y="{bottom + 34}" text-anchor="middle">{label}</text>'
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
-from splinenets.bench.timing import interleaved
+from benchmarks.timing import interleaved
 from splinenets.tables import text_table
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...], str]

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import splinenets as sn
+from benchmarks.timing import RESULTS, about, markdown, write
 
-RESULTS = Path(__file__).parent / "results"
 BATCH = 250
 
 
@@ -61,6 +59,12 @@ def clocks(work: Callable[[], None]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
+def alone(term: nn.Module, positions: sn.Positions, labels: Tensor, repeats: int) -> float:
+    """Median seconds of the term by itself, on positions that are leaves."""
+    leaves = sn.Positions({k: p.detach().requires_grad_() for k, p in positions.items()})
+    return statistics.median(clocks(lambda: torch.autograd.backward(term(leaves, labels)))[0] for _ in range(repeats))
+
+
 def measure(name: str, repeats: int, bf16: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     build, most = CASES[name]
@@ -75,16 +79,7 @@ def measure(name: str, repeats: int, bf16: bool) -> dict[str, Any]:
             taken = clocks(lambda t=term: step(net, images, labels, t, bf16))  # type: ignore[misc]
             if turn:  # the first turn warms up
                 times[key].append(taken)
-    # the term alone, on positions that are leaves
     _, positions = sn.trace(net, images)
-    leaves = sn.Positions({k: p.detach().requires_grad_() for k, p in positions.items()})
-    alone = {
-        key: statistics.median(
-            clocks(lambda t=term: torch.autograd.backward(t(leaves, labels)))[0]  # type: ignore[misc]
-            for _ in range(repeats + 3)
-        )
-        for key, term in terms.items()
-    }
     none = times.pop("none")
     result: dict[str, Any] = {
         "case": name,
@@ -100,9 +95,24 @@ def measure(name: str, repeats: int, bf16: bool) -> dict[str, Any]:
             "wall": wall[1],
             "wall_quartiles": wall[::2],
             "cpu": cpu[1],
-            "alone_ms": 1000 * alone[key],
+            "alone_ms": 1000 * alone(terms[key], positions, labels, repeats + 3),
         }
     return result
+
+
+def added() -> str:
+    """What the term adds to a step, as a table: by the fastest steps, and in brackets by the median of turns."""
+    rows = []
+    for precision in ("float32", "bf16"):
+        file = RESULTS / f"regularizer_{precision}_2_threads.json"
+        for row in json.loads(file.read_bytes())["rows"]:
+            both = [row[name] for name in ("bins", "kernel")]
+            shares = [f"{100 * one['fastest']:+.1f} ({100 * one['wall']:+.1f})" for one in both]
+            alone = [f"{one['alone_ms']:.1f}" for one in both]
+            step, most = f"{row['step_ms']:.0f}", f"{100 * row['most']:.0f}"
+            rows.append([f"{row['case']}, {precision}", step, *shares, *alone, most])
+    head = ["network", "step, ms", "bins add %", "kernels add %", "bins alone, ms", "kernels alone, ms", "at most %"]
+    return markdown(head, rows)
 
 
 def main() -> None:
@@ -131,19 +141,8 @@ def main() -> None:
     if chosen.write:
         kind = f"{'bf16' if chosen.bf16 else 'float32'}_{chosen.threads}_threads"
         flags = f"--threads {chosen.threads} --repeats {chosen.repeats}{' --bf16' if chosen.bf16 else ''} --write"
-        result = {
-            "command": f"python -m benchmarks.regularizer {flags}",
-            "seed": 0,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "threads": chosen.threads,
-            "precision": "bf16" if chosen.bf16 else "float32",
-            "seconds": round(time.perf_counter() - began, 1),
-            "rows": rows,
-        }
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"regularizer_{kind}.json").write_text(json.dumps(result, indent=1) + "\n")
+        made = about(f"python -m benchmarks.regularizer {flags}", seed=0, seconds=round(time.perf_counter() - began, 1))
+        write(RESULTS / f"regularizer_{kind}.json", {**made, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor
 from splinenets.data import statistics
 from splinenets.reproduce.record import summarize
 from splinenets.shipped import save
-from splinenets.training.evaluation import score
+from splinenets.training import score
 from splinenets.training.run import load_run
 
 LARGE = 100_000  # numbers; tensors with more are stored in float16

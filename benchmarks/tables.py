@@ -1,20 +1,29 @@
-"""``python -m benchmarks.tables``: writes tables and figures anew, from benchmarks/results."""
+"""``make tables``: every table and drawn figure of the docs, from benchmarks/results.
+
+``TABLES`` names them all. In a page a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
 
-from benchmarks import latency_tables
-from benchmarks.search import RESULTS, SEARCHES, file_of
-from splinenets.bench.latency import fastest
-from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
+import torch
 
-ROOT = Path(__file__).parent.parent
-REPRODUCED = ROOT / "benchmarks" / "results" / "reproduce"
+import splinenets as sn
+from benchmarks import engine, information, latency, regularizer
+from benchmarks.search import RESULTS, SEARCHES, file_of
+from benchmarks.timing import RESULTS as ALL_RESULTS
+from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
+from splinenets.reproduce.outcome import Found
+
+ROOT = Path(__file__).resolve().parent.parent
+REPRODUCED = ALL_RESULTS / "reproduce"
 SCALE = "standard"
+HISTOGRAMS = "position_histograms.svg"
 DRAWN = ("fashion-specialization", "cifar10-lenet")
 SUMMARY = (  # experiment, row, what is trained
     ("fashion-specialization", "D(5)-D-R3, w = 0.05", "Fashion-MNIST, LeNet-16"),
@@ -27,11 +36,19 @@ SUMMARY = (  # experiment, row, what is trained
 )
 
 
+RESNET_SPECS = ["D(5)-C-R4", "D(5)-C-R3", "H(5)-C-R3", "D(5)-D-R4", "H(5)-D-R4", "D(5)-D-R3", "H(5)-D-R3"]
+
+
+@cache
+def results_of(name: str) -> dict[str, Found]:
+    """What came out of an experiment of the paper: row -> seed -> result."""
+    return collect(name, REPRODUCED, SCALE)
+
+
 def reproduced() -> str:
     """A table for each experiment of the paper."""
     return "\n\n".join(
-        f"### {experiment.title}\n\n`splinenets reproduce {name}`\n\n"
-        + table(experiment, collect(experiment, REPRODUCED / name / SCALE))
+        f"### {experiment.title}\n\n`splinenets reproduce {name}`\n\n{table(experiment, results_of(name))}"
         for name, experiment in EXPERIMENTS.items()
     )
 
@@ -65,7 +82,7 @@ def summary() -> str:
     """Some SplineNets beside their static twins, by the table of their experiment."""
     lines = ["| network | static twin, % | SplineNet, % | gain | seeds | epochs |", "|---|---|---|---|---|---|"]
     for name, row, title in SUMMARY:
-        results = collect(EXPERIMENTS[name], REPRODUCED / name / SCALE)
+        results = results_of(name)
         twin = next(each.twin for each in EXPERIMENTS[name].rows if each.name == row)
         seeds = sorted(set(results[row]) & set(results[twin]))
         own, plain = ([100 * results[each][seed].accuracy for seed in seeds] for each in (row, twin))
@@ -78,9 +95,7 @@ def summary() -> str:
 
 def beside_lenet128() -> str:
     """The LeNets of CIFAR-10: what a static LeNet-128 costs over each of them, and how accurate both are."""
-    results = collect(EXPERIMENTS["cifar10-lenet"], REPRODUCED / "cifar10-lenet" / SCALE)
-    measured = latency_tables.read("lenet")
-    best = fastest(measured.timings, 1)
+    results, best = results_of("cifar10-lenet"), latency.fastest(latency.read("lenet").timings, 1)
     large = results["LeNet-128"][0]
     head = ["network", "test accuracy, %", "behind LeNet-128", "MACs", "parameters", "latency"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -88,38 +103,95 @@ def beside_lenet128() -> str:
         timed = best.get(name) or best.get(f"LeNet-32 {name.partition(',')[0]}")
         if found and timed:
             accuracy, one = mean(100 * result.accuracy for result in found.values()), found[0]
-            latency = best["LeNet-128"].median / timed.median
-            cells = (f"{times:.1f}" for times in (large.macs / one.macs, large.parameters / one.parameters, latency))
+            slower = best["LeNet-128"].median / timed.median
+            cells = (f"{times:.1f}" for times in (large.macs / one.macs, large.parameters / one.parameters, slower))
             lines.append(f"| {name} | {accuracy:.2f} | {100 * large.accuracy - accuracy:.2f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker, what stands there
-    ("README.md", "splinenets reproduce", summary),
-    ("docs/results.md", "splinenets reproduce", reproduced),
-    ("docs/results.md", "beside LeNet-128", beside_lenet128),
-    ("docs/decisions.md", "benchmarks.search", searched),
-    ("docs/deployment.md", "latency, ratios", latency_tables.ratios),
-    ("docs/deployment.md", "latency, milliseconds", latency_tables.milliseconds),
-)
+def costs() -> str:
+    """The paper's figures of parameters and multiply-accumulates, beside ours."""
+    return "\n\n".join("\n".join(rows()) for rows in (resnet_costs, lenet_costs, mnist_costs))
 
 
-def section(page: str, marker: str) -> re.Match[str]:
-    """What stands between ``<!-- marker -->`` and ``<!-- end -->`` in a page."""
-    found = re.search(rf"(?<=<!-- {re.escape(marker)} -->\n).*?(?=\n<!-- end -->)", page, flags=re.DOTALL)
-    if found is None:
-        raise ValueError(f"the page has no <!-- {marker} --> with an <!-- end -->")
-    return found
+def cost_of(name: str, spec: str, channels: int = 3, size: int = 32) -> sn.Cost:
+    """What a network costs for one image."""
+    image = torch.zeros(1, channels, size, size)
+    net = sn.models.build(name, in_channels=channels, image_size=size)
+    return sn.cost(net if spec == "static" else sn.convert(net, spec, example=image), image)
+
+
+def resnet_costs() -> Iterator[str]:
+    large = cost_of("resnet110", "static")
+    paper = {"H(5)-D-R3": "42M", "D(5)-D-R3": "10M", "H(5)-D-R4": "3.67M"}
+    yield "| ResNet, CIFAR-10 | paper | parameters | / 2^20 | MACs | ResNet-110's MACs over it |"
+    yield "|---|---|---|---|---|---|"
+    rows = [("ResNet-110", large), ("ResNet-32", cost_of("resnet32", "static"))]
+    rows += [(f"32 {spec}", cost_of("resnet32", spec)) for spec in RESNET_SPECS]
+    for name, found in rows:
+        printed = paper.get(name.removeprefix("32 "), "")
+        size = f"{found.parameters:,} | {found.parameters / 2**20:.2f}"
+        yield f"| {name} | {printed} | {size} | {found.macs:,} | {large.macs / found.macs:.2f} |"
+
+
+def lenet_costs() -> Iterator[str]:
+    large = cost_of("lenet128", "static")
+    yield "| LeNet, CIFAR-10 | parameters | MACs | LeNet-128's parameters over it | LeNet-128's MACs over it |"
+    yield "|---|---|---|---|---|"
+    nets = {f"LeNet-{s}": (s, "static") for s in (128, 64, 32)}
+    nets |= {f"32 {kind}({knots})-D-R3": (32, f"{kind}({knots})-D-R3") for kind in "DH" for knots in (2, 3, 4, 5)}
+    for name, (s, spec) in nets.items():
+        found = cost_of(f"lenet{s}", spec)
+        ratios = f"{large.parameters / found.parameters:.2f} | {large.macs / found.macs:.2f}"
+        yield f"| {name} | {found.parameters:,} | {found.macs:,} | {ratios} |"
+
+
+def mnist_costs() -> Iterator[str]:
+    yield "| LeNet-32, MNIST | paper | parameters | / 2^20 |"
+    yield "|---|---|---|---|"
+    for spec in ("static", "H(2)-D-R3", "D(4)-D-R3", "H(4)-D-R3"):
+        found = cost_of("lenet32", spec, 1, 28)
+        printed = "2.25M" if spec == "H(4)-D-R3" else ""
+        yield f"| {spec} | {printed} | {found.parameters:,} | {found.parameters / 2**20:.2f} |"
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
+    "accuracy": ("README.md", summary),
+    "reproduced": ("docs/results.md", reproduced),
+    "beside LeNet-128": ("docs/results.md", beside_lenet128),
+    "costs": ("docs/results.md", costs),
+    "search": ("docs/search.md", searched),
+    "latency, ratios": ("docs/deployment.md", latency.ratios),
+    "latency, milliseconds": ("docs/deployment.md", latency.milliseconds),
+    "training": ("docs/performance.md", engine.training),
+    "training, small batches": ("docs/performance.md", engine.small_batches),
+    "training, knots": ("docs/performance.md", engine.knots),
+    "inference": ("docs/performance.md", engine.inference),
+    "memory": ("docs/performance.md", engine.memory),
+    **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
+    "regulariser, cost": ("docs/regularizer.md", regularizer.added),
+}
+MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
+
+
+def sections(page: str) -> dict[str, str]:
+    """The tables in a page, by name."""
+    return {found[1]: found[3] for found in MARK.finditer(page)}
+
+
+def filled(page: str) -> str:
+    """A page with every table written anew."""
+    return MARK.sub(lambda found: f"{found[1]}{found[2]}{TABLES[found[1]][1]()}", page)
 
 
 def main() -> None:
-    for page, marker, table_of in TABLES:
+    for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
-        text = path.read_text()
-        old = section(text, marker)
-        path.write_text(text[: old.start()] + table_of() + text[old.end() :])
+        path.write_text(filled(path.read_text()))
+    figures = ROOT / "docs" / "figures"
+    (figures / HISTOGRAMS).write_text(information.figure())
     for name in DRAWN:
-        draw(collect(EXPERIMENTS[name], REPRODUCED / name / SCALE), ROOT / "docs" / "figures" / f"{name}.svg")
+        draw(results_of(name), figures / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -4,23 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import costs, engine_tables, information_tables, search, tables
+from benchmarks import information, search, tables, timing
 from tests.helpers import zoo
 
 import splinenets as sn
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
-DOCS = Path(__file__).parent.parent / "docs"
-
-
-def test_the_cost_tables_are_up_to_date():
-    text = (DOCS / "results.md").read_text()
-    printed = re.search(r"<!-- benchmarks.costs -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)[1].strip()
-    assert printed == costs.tables()
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md")
 
 
 def test_links_lead_somewhere():
-    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"):
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -35,9 +30,31 @@ def test_the_table_of_converted_networks_is_up_to_date():
         assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
 
 
-@pytest.mark.parametrize(("page", "marker", "table"), tables.TABLES)
-def test_tables_are_what_the_result_files_say(page, marker, table):
-    assert tables.section((tables.ROOT / page).read_text(), marker)[0] == table()
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_tables_are_what_the_result_files_say(name):
+    page, table = tables.TABLES[name]
+    assert tables.sections((tables.ROOT / page).read_text())[name] == table()
+
+
+def test_every_table_of_every_page_is_registered():
+    """And every mark is one of a table's: a mistyped one would never be written again."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text()
+        own = tables.sections(text)
+        assert text.count("<!--") == 2 * len(own), page
+        found |= dict.fromkeys(own, str(page.relative_to(tables.ROOT)))
+    assert found == {name: page for name, (page, _) in tables.TABLES.items()}
+
+
+def test_a_table_that_is_not_registered_is_not_written():
+    assert tables.filled("no table") == "no table"
+    with pytest.raises(KeyError):
+        tables.filled("<!-- table: of nothing -->\n|\n<!-- end -->")
+
+
+def test_the_drawn_histograms_are_up_to_date():
+    assert (DOCS / "figures" / tables.HISTOGRAMS).read_text() == information.figure()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -45,8 +62,14 @@ def test_result_files_have_the_recipes_of_their_rows(name, tmp_path):
     """``record`` takes a file for an error if it is of another recipe."""
     folder = tables.REPRODUCED / name / tables.SCALE
     recipes = {folder / f"{trial.name}.json": trial.recipe for trial in trials(name, tables.SCALE, seeds=9)}
-    for file in folder.iterdir():
+    for file in folder.glob("*"):
         record(recipes[file], tmp_path / "run", file, "")
+
+
+def test_no_result_file_is_the_copy_of_another():
+    contents = [file.read_bytes() for file in timing.RESULTS.rglob("*.json")]
+    assert len(contents) > 100
+    assert len(set(contents)) == len(contents)
 
 
 def test_trials_of_the_search_have_their_recipes(tmp_path):
@@ -57,14 +80,3 @@ def test_trials_of_the_search_have_their_recipes(tmp_path):
     }
     for file in search.RESULTS.glob("*/*.json"):
         record(recipes[file], tmp_path / "run", file, "")
-
-
-def test_the_tables_of_speed_are_up_to_date():
-    text = (DOCS / "performance.md").read_text()
-    assert engine_tables.filled(text) == text
-
-
-def test_the_regulariser_tables_and_figure_are_up_to_date():
-    text = (DOCS / "regularizer.md").read_text()
-    assert information_tables.filled(text) == text
-    assert (DOCS / "figures" / "position_histograms.svg").read_text() == information_tables.figure()

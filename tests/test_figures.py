@@ -1,6 +1,9 @@
 """Figures of ordinary and extraordinary networks."""
 
 import math
+import re
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,11 +11,11 @@ from matplotlib.figure import Figure
 from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
-from splinenets.analysis import figures, progress
+from splinenets.analysis import figures
 from splinenets.analysis.counts import by_class, join_rare, shares, spread_out, telling
-from splinenets.analysis.figures import Point
+from splinenets.analysis.figures import Epoch, LayerEpoch, Point
 from splinenets.analysis.filters import along, view
-from splinenets.analysis.progress import Epoch, LayerEpoch
+from splinenets.analysis.gallery import NAMES
 from splinenets.analysis.records import parse_epoch
 from splinenets.analysis.style import to_png, to_svg
 from splinenets.analysis.text import printable, unique
@@ -58,10 +61,10 @@ def labels(classes, samples=200):
 
 
 CASES = {
-    "positions over time": lambda: progress.positions_over_time(epochs()),
-    "one epoch": lambda: progress.positions_over_time(epochs(1, 1)),
-    "many epochs and layers": lambda: progress.positions_over_time(epochs(200, 109)),
-    "empty histograms": lambda: progress.positions_over_time(
+    "positions over time": lambda: figures.positions_over_time(epochs()),
+    "one epoch": lambda: figures.positions_over_time(epochs(1, 1)),
+    "many epochs and layers": lambda: figures.positions_over_time(epochs(200, 109)),
+    "empty histograms": lambda: figures.positions_over_time(
         [parse_epoch({"epoch": 1, "train_accuracy": 0, "test_accuracy": 0, "test_loss": 0, "layers": [{"layer": "a", "entropy": 0, "information": 0, "verdict": "", "histogram": [0] * 50}]})]
     ),
     "utilization": lambda: figures.utilization(positions()),
@@ -76,11 +79,22 @@ CASES = {
     "tradeoff without numbers": lambda: figures.tradeoff([point(accuracy=math.nan, samples=0, macs=0)]),
     "tradeoff without latency": lambda: figures.tradeoff([point("static"), point("spline", latency=None)]),
     "tradeoff of many": lambda: figures.tradeoff([point(name) for name in HOSTILE[:12]]),
-    "health": lambda: progress.health_over_epochs(epochs()),
-    "health of many layers": lambda: progress.health_over_epochs(epochs(100, 31)),
-    "hostile names": lambda: progress.health_over_epochs(epochs(3, 100, HOSTILE)),
+    "health": lambda: figures.health_over_epochs(epochs()),
+    "health of many layers": lambda: figures.health_over_epochs(epochs(100, 31)),
+    "hostile names": lambda: figures.health_over_epochs(epochs(3, 100, HOSTILE)),
     "hostile layers": lambda: figures.utilization(positions(100, names=HOSTILE)),
 }  # fmt: skip
+
+
+def test_the_docs_name_functions_that_are_there():
+    """And ``splinenets figures --only`` knows every name."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "figures.md").read_text()
+    where = re.search(r"function in `([\w.]+)`", page)[1]
+    rows = re.findall(r"^\| (\w*) ?\| `([\w.]+)` \|", page, flags=re.MULTILINE)
+    assert [name for name, _ in rows if name] == list(NAMES)
+    for _, function in rows:
+        module, _, name = f"{where}.{function}".rpartition(".")
+        assert getattr(import_module(module), name).__module__ == module == figures.__name__
 
 
 @pytest.mark.parametrize("name", CASES)

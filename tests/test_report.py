@@ -11,8 +11,7 @@ from tests.helpers.commands import call, refused
 from tests.helpers.subjects import HOSTILE
 
 from splinenets.analysis import report
-from splinenets.analysis.html import data_block, element, escape
-from splinenets.analysis.text import printable
+from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.files import read_sealed, write_sealed
 
 

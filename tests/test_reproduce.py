@@ -82,12 +82,13 @@ def test_wrong_words_are_one_sentence(arguments, message, tmp_path, monkeypatch)
 
 def test_a_recipe_is_trained_once(tmp_path):
     file, begun = tmp_path / "results/x.json", Interrupt(-1)
-    result = record(recipe(), tmp_path / "run", file, "command", begun)
+    result = record(recipe(), tmp_path / "run", file, "command", begun, layers=["dense1", "conv2"])
     assert begun.first == 0
     assert read_result(file) == result
     assert len(result.epochs) == 2
     assert result.accuracy == result.epochs[-1]["test_accuracy"]
-    assert [layer["layer"] for layer in result.layers] == ["conv2", "dense1", "dense2"]
+    assert [layer["layer"] for layer in result.layers] == ["conv2", "dense1"]
+    assert {key for layer in result.layers for key in layer} == {"layer", "entropy", "information"}
     assert result.threads == 1
     assert result.versions["torch"]
     before, again = file.stat().st_mtime_ns, Interrupt(-1)
@@ -95,6 +96,18 @@ def test_a_recipe_is_trained_once(tmp_path):
     assert again.first is None
     assert file.stat().st_mtime_ns == before
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_files_of_before_can_be_read(tmp_path):
+    """0.1 wrote all layers, with histograms, and before that no maps."""
+    made = record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "", layers=["conv2"])
+    old = vars(made) | {"layers": [made.layers[0] | {"verdict": "healthy", "histogram": [1] * 50}]}
+    del old["maps"]
+    (tmp_path / "old.json").write_text(json.dumps(old, indent=1))
+    read = read_result(tmp_path / "old.json")
+    assert (read.accuracy, read.seed, read.maps) == (made.accuracy, 0, {})
+    assert read.layers[0]["entropy"] == made.layers[0]["entropy"]
+    assert record(recipe(epochs=1), tmp_path / "none", tmp_path / "old.json", "") == read
 
 
 def test_a_training_that_was_cut_off_goes_on(tmp_path):
@@ -120,13 +133,29 @@ def test_results_of_two_recipes_never_share_a_name(tmp_path):
 def test_the_same_network_of_another_experiment_is_not_trained_again(tmp_path):
     wanted, other, one = recipe(epochs=1), tmp_path / "a.json", tmp_path / "b.json"
     record(replace(wanted, seed=1), tmp_path / "one", one, "")
-    assert reuse(wanted, tmp_path / "new/x.json", [one]) is None
+    new = tmp_path / "new/x.json"
+    assert reuse(wanted, new, [one]) == new
+    record(wanted, tmp_path / "other", other, "")
+    assert reuse(wanted, new, [one, other]) == other
+    assert reuse(wanted, one, [other]) == one  # a file of its own is its own affair, and `record` will complain
     assert not (tmp_path / "new").exists()
-    result = record(wanted, tmp_path / "other", other, "")
-    assert reuse(wanted, tmp_path / "new/x.json", [one, other]) == other
-    assert read_result(tmp_path / "new/x.json") == result
-    assert reuse(wanted, one, [other]) is None
-    assert read_result(one).recipe["seed"] == 1
+
+
+def test_experiments_share_networks_without_copies(tmp_path):
+    made = record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "")
+    (trial,) = trials("cifar10-resnet-options", "standard", 1, ["D(5)-C-R3"])
+    result = replace(made, recipe=trial.recipe.as_dict())
+    file = tmp_path / "cifar10-resnet-options/standard/D5-C-R3-seed0.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(vars(result)))
+    for name in ("cifar10-resnet-options", "cifar10-resnet-knots"):
+        found = collect(name, tmp_path, "standard")
+        assert {row: list(results) for row, results in found.items() if results} == {"D(5)-C-R3": [0]}
+    assert not any(collect("cifar10-resnet-knots", tmp_path, "quick").values())
+    own = tmp_path / "cifar10-resnet-knots/standard/D5-C-R3-seed0.json"
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps(vars(replace(result, parameters=7))))
+    assert collect("cifar10-resnet-knots", tmp_path, "standard")["D(5)-C-R3"][0].parameters == 7
 
 
 def test_static_networks_have_no_maps_and_their_figure_is_the_trade_off(tmp_path):
@@ -145,13 +174,15 @@ def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
     def put(name, seed, accuracy):
         last = made.epochs[-1] | {"test_accuracy": accuracy}
         result = replace(made, recipe=made.recipe | {"seed": seed}, epochs=[last])
-        (tmp_path / f"{name}-seed{seed}.json").write_text(json.dumps(vars(result)))
+        file = tmp_path / f"mnist/standard/{name}-seed{seed}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(vars(result)))
 
     put("LeNet-32-original", 0, 0.990)
     put("LeNet-32-original", 1, 0.992)
     put("H2-D-R3-original", 0, 0.995)
     put("H2-D-R3-original", 1, 0.994)
-    lines = table(experiment, collect(experiment, tmp_path)).splitlines()
+    lines = table(experiment, collect("mnist", tmp_path, "standard")).splitlines()
     assert len(lines) == 2 + len(experiment.rows)
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| LeNet-32, original | 99.52 | 99.10 ± 0.14 |  | 2 | 1 |")

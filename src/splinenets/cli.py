@@ -8,7 +8,7 @@ import sys
 import typer
 
 from . import __version__
-from .commands import bench, data, demo, explore, export, profile, report, reproduce, train
+from .commands import data, demo, export, profile, report, reproduce, train
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -21,12 +21,26 @@ app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=report.REPORT_EXAMPLES)(report.report)
 app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
-app.command(epilog=explore.EXAMPLES)(explore.explore)
+app.command(epilog=report.EXPLORE_EXAMPLES)(report.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.add_typer(bench.app, name="bench", help="Measure: ratios side by side, in one run.")
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
+bench = typer.Typer(no_args_is_help=True)
+app.add_typer(bench, name="bench", hidden=True, help="Commands of 0.1 that say what took their place.")
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@bench.command(context_settings=ANYTHING)
+def latency() -> None:
+    """Moved: ``python -m benchmarks.latency`` in a clone of the repository."""
+    raise ValueError("'bench latency' is now 'python -m benchmarks.latency', in a clone of the repository")
+
+
+@bench.command(context_settings=ANYTHING)
+def strategies() -> None:
+    """Gone: the fastest way to compute a layer is chosen by rule."""
+    raise ValueError("the fastest way to compute a layer is chosen by rule; 'make bench' measures whole networks")
 
 
 @app.callback(invoke_without_command=True)

@@ -8,9 +8,8 @@ import splinenets as sn
 from splinenets.analysis.records import Record
 from splinenets.data import Dataset, Split, augmentation, load
 from splinenets.files import read_sealed, write_sealed
+from splinenets.training import load_recipe, train
 from splinenets.training.build import Task
-from splinenets.training.recipe import load_recipe
-from splinenets.training.runner import train
 
 PAYLOADS = [
     "<script>window.hacked = 1</script>",

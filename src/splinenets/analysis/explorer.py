@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ..data import Split
@@ -18,9 +19,8 @@ from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Task
 from ..training.run import load_run
-from .counts import by_class, most_telling
+from .counts import by_class, most_telling, spline_title
 from .filters import View, liveliest, view
-from .layer_data import BINS, spline_title
 from .observe import travel
 from .text import printable
 
@@ -63,7 +63,7 @@ class Explorer:
         channels, height, width = self.task.data.test.images.shape[1:]
         return channels, height, width
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """What a page needs to know once."""
         first = most_telling(self.seen, self.train.labels)
         nobody = torch.zeros_like(self.train.labels)
@@ -72,7 +72,7 @@ class Explorer:
                 "name": name,
                 "splines": [spline_title(layer, i) for i in range(layer.coordinates)],
                 "first": first[name],
-                "counts": by_class(self.seen[name], nobody, 1, BINS)[0].int().tolist(),
+                "counts": by_class(self.seen[name], nobody, 1)[0].int().tolist(),
             }
             for name, layer in self.layers.items()
         ]
@@ -93,8 +93,6 @@ class Explorer:
 
     def read(self, content: bytes) -> Tensor:
         """An uploaded file as the network's images are: (C, H, W), bytes."""
-        from PIL import Image
-
         channels, height, width = self.shape
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as file:
@@ -111,7 +109,7 @@ class Explorer:
         return pixels.expand(channels, -1, -1).contiguous()
 
     @torch.no_grad()
-    def answer(self, pixels: Tensor, chosen: Chosen, look: str, spline: int) -> dict[str, Any]:
+    def answer(self, pixels: Tensor, chosen: Chosen, look: str, spline: int) -> dict[str, object]:
         """What becomes of an image (C, H, W), bytes, with some positions chosen by hand.
 
         look, spline  the layer whose filters are wanted, and which of its splines comes first
@@ -134,7 +132,7 @@ class Explorer:
             "milliseconds": 1e3 * (time.perf_counter() - began),
         }
 
-    def neighbours(self, positions: Positions) -> list[dict[str, Any]]:
+    def neighbours(self, positions: Positions) -> list[dict[str, object]]:
         """The training images whose ways are nearest: the mean distance on a layer, averaged over layers."""
         apart = [(self.seen[n] - positions[n].float().cpu().flatten(1)).abs().mean(1) for n in self.layers]
         distance = torch.stack(apart).mean(0)
@@ -144,7 +142,7 @@ class Explorer:
             for apart, index in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)
         ]
 
-    def filters(self, name: str, first: int, positions: Positions) -> list[dict[str, Any]]:
+    def filters(self, name: str, first: int, positions: Positions) -> list[dict[str, object]]:
         """The weights that the image received in a layer, as pictures scaled by what their spline holds."""
         layer = self._layer(name)
         if not 0 <= first < layer.coordinates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,17 +12,64 @@ from torch import Tensor
 from ..basis import bspline_basis
 from ..health_check import histogram
 from ..layers import SplineLayer
-from .counts import by_class, join_rare, most_telling, spread_out
+from .counts import BINS, STEPS, by_class, join_rare, most_telling, spread_out
 from .filters import along, liveliest, view
-from .panels import LAYERS, NAME, WIDTH, class_map, class_scale, grid_of, outer_labels
-from .style import BLUE, DASHES, MARKERS, ORANGE, SERIES, SIGNED, styled
-from .text import compact, printable
+from .style import (
+    BLUE,
+    DASHES,
+    GREY,
+    LAYERS,
+    NAME,
+    ORANGE,
+    PALE,
+    SERIES,
+    SIGNED,
+    VERDICTS,
+    accuracy_axes,
+    accuracy_points,
+    class_map,
+    class_scale,
+    empty_figure,
+    grid_of,
+    in_time,
+    outer_labels,
+    short_numbers,
+    styled,
+    whole_ticks,
+)
+from .text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STATIONS = 8  # layers on the way of a flow
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEpoch:
+    """What one epoch's metrics say about a layer."""
+
+    entropy: float
+    information: float
+    verdict: str
+    histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What the metrics say about one epoch; accuracies are shares."""
+
+    number: int
+    train_accuracy: float
+    test_accuracy: float
+    test_loss: float
+    layers: Mapping[str, LayerEpoch]
+
+    @property
+    def histograms(self) -> bool:
+        """Whether it holds the positions of every layer."""
+        return bool(self.layers) and all(layer.histogram for layer in self.layers.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +85,57 @@ class Point:
 
 
 @styled
+def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
+    """How each layer's positions were spread, epoch after epoch, the newest in front."""
+    layers = spread_out(list(epochs[-1].layers), LAYERS)
+    shown = spread_out([e for e in epochs if set(layers) <= set(e.layers)], 20)
+    figure, axes = grid_of(len(layers), columns=3, height=3.2)
+    for axis, layer in zip(axes, layers, strict=True):
+        counts = [torch.tensor(e.layers[layer].histogram).double() for e in shown]
+        density = [c / c.sum().clamp(min=1) * len(c) for c in counts]  # 1 where positions are uniform
+        tallest = max(float(d.max()) for d in density) or 1.0
+        for i, d in enumerate(density):
+            base = len(shown) - 1 - i
+            height = (base + d * (3 / tallest)).numpy()
+            x = ((torch.arange(len(d)) + 0.5) / len(d)).numpy()
+            colour = in_time(0.1 + 0.8 * i / max(len(shown) - 1, 1))
+            axis.fill_between(x, base, height, color=colour, zorder=i, linewidth=0)
+            axis.plot(x, height, color="white", linewidth=0.8, zorder=i)
+        labelled = range(len(shown)) if len(shown) <= 10 else spread_out(range(len(shown)), 6)
+        axis.set_yticks([len(shown) - 1 - i for i in labelled], [str(shown[i].number) for i in labelled])
+        axis.set(title=printable(layer, NAME), xlim=(0, 1), ylim=(-0.2, len(shown) + 2.2), xticks=(0, 0.5, 1))
+        axis.tick_params(left=False)
+        axis.spines["left"].set_visible(False)
+    outer_labels(axes, 3, "position", "epoch")
+    return figure
+
+
+@styled
+def health_over_epochs(epochs: Sequence[Epoch]) -> Figure:
+    """Accuracy, entropy, information and verdicts, epoch after epoch."""
+    layers = list(epochs[-1].layers)
+    low = min(0.24 * max(len(layers), 3), 6.0)
+    figure = empty_figure(3.6 + low)
+    grid = figure.add_gridspec(2, 3, height_ratios=[2.4, low])
+    accuracy, entropy, bits = (figure.add_subplot(grid[0, i]) for i in range(3))
+    numbers = [e.number for e in epochs]
+    accuracy.plot(numbers, [100 * e.train_accuracy for e in epochs], color=GREY, linestyle="--", label="training")
+    accuracy.plot(numbers, [100 * e.test_accuracy for e in epochs], color=BLUE, marker=".", label="test")
+    accuracy.set(title="accuracy, %", xlabel="epoch")
+    accuracy.legend(loc="lower right")
+    _layers_over_epochs(entropy, bits, epochs, layers)
+    for axis in (accuracy, entropy, bits):
+        whole_ticks(axis, 6)
+        axis.grid(axis="y", color=PALE)
+    _verdicts(figure.add_subplot(grid[1, :]), epochs, layers)
+    return figure
+
+
+@styled
 def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5, 50)) -> Figure:
     """Histograms of positions against uniform ones, for several numbers of bins."""
-    from matplotlib.figure import Figure
-
     layers = spread_out(list(positions), LAYERS)
-    figure = Figure(figsize=(WIDTH, 0.55 + 1.15 * len(layers)), layout="constrained")
+    figure = empty_figure(0.55 + 1.15 * len(layers))
     grid = figure.subplots(len(layers), len(bins), squeeze=False, sharex=True)
     for row, layer in enumerate(layers):
         top = 0.0
@@ -75,14 +166,13 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5,
 
 
 @styled
-def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = 50) -> Figure:
+def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = BINS) -> Figure:
     """Who is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline."""
     layers = spread_out(list(positions), LAYERS)
     labels, names = join_rare(labels, classes)
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     columns = min(len(layers), 3)
     figure, axes = grid_of(len(layers), columns=3, height=0.9 + 0.19 * len(names))
-    image: Any = None
     for number, (axis, layer) in enumerate(zip(axes, layers, strict=True)):
         spline = chosen[layer]
         counts = by_class(positions[layer].flatten(1)[:, [spline]], labels, len(names), bins)[:, 0]
@@ -125,14 +215,14 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
 
 
 @styled
-def filters_along(layer: SplineLayer, name: str = "", splines: Sequence[int] | None = None, steps: int = 9) -> Figure:
+def filters_along(
+    layer: SplineLayer, name: str = "", splines: Sequence[int] | None = None, steps: int = STEPS
+) -> Figure:
     """Weights at evenly spaced positions, and below them the influence of each knot along the spline."""
-    from matplotlib.figure import Figure
-
     chosen = liveliest(layer, 4) if splines is None else list(splines)
     spec = layer.spec
     places = torch.linspace(0, 1, steps)
-    figure = Figure(figsize=(WIDTH, 0.8 + 1.0 * len(chosen) + 1.2), layout="constrained")
+    figure = empty_figure(2.0 + len(chosen))
     grid = figure.add_gridspec(len(chosen) + 1, steps, height_ratios=[*[1.0] * len(chosen), 1.1])
     for row, spline in enumerate(chosen):
         shown = view(layer, spline)
@@ -157,35 +247,19 @@ def filters_along(layer: SplineLayer, name: str = "", splines: Sequence[int] | N
 @styled
 def tradeoff(points: Sequence[Point]) -> Figure:
     """Accuracy against multiply-accumulates, parameters and, where all have it, measured latency."""
-    from matplotlib.figure import Figure
-
-    measures = [("MACs", "macs", 1.0), ("parameters", "parameters", 1.0), ("latency, ms", "latency", 1e3)]
-    if any(point.latency is None for point in points):
-        measures.pop()
-    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    axes = figure.subplots(1, len(measures), sharey=True)
-    for axis, (label, attribute, scale) in zip(axes, measures, strict=True):
-        for number, point in enumerate(points):
-            error = math.sqrt(max(point.accuracy * (1 - point.accuracy), 0) / max(point.samples, 1))
-            axis.errorbar(
-                getattr(point, attribute) * scale,
-                100 * point.accuracy,
-                yerr=100 * error,
-                color=SERIES[number % len(SERIES)],
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=8,
-                capsize=3,
-                linestyle="none",
-                label=printable(point.name, 30) if axis is axes[0] else None,
-            )
-        values = [getattr(point, attribute) * scale for point in points]
-        axis.set(xlabel=label, xlim=(0, 1.15 * (max(values) or 1)))
+    costs = {"MACs": [float(p.macs) for p in points], "parameters": [float(p.parameters) for p in points]}
+    if all(p.latency is not None for p in points):
+        costs["latency, ms"] = [1e3 * (p.latency or 0) for p in points]
+    figure, axes = accuracy_axes(2.9, list(costs))
+    for axis, values in zip(axes, costs.values(), strict=True):
+        for number, (point, value) in enumerate(zip(points, values, strict=True)):
+            label = printable(point.name, 30) if axis is axes[0] else None
+            look: dict[str, Any] = {"markersize": 8, "capsize": 3, "linestyle": "none", "label": label}
+            accuracy_points(axis, number, [value], [point.accuracy], [point.samples], **look)
+        axis.set_xlim(0, 1.15 * (max(values) or 1))
         axis.ticklabel_format(axis="x", style="plain")
-        axis.xaxis.set_major_formatter(lambda value, _: compact(value))
+        short_numbers(axis)
         axis.locator_params(axis="x", nbins=5)
-        axis.grid(axis="y", color="#e5e7eb")
-        axis.set_axisbelow(True)
-    axes[0].set_ylabel("test accuracy, %")
     figure.legend(loc="outside lower center", ncols=min(len(points), 4))
     return figure
 
@@ -195,7 +269,7 @@ def _influence(axis: Axes, knots: int, degree: int, places: Tensor) -> None:
     x = torch.linspace(0, 1, 201)
     influence = bspline_basis(x, knots, degree).numpy()
     for place in places.tolist():
-        axis.axvline(place, color="#e5e7eb", linewidth=0.8, zorder=0)
+        axis.axvline(place, color=PALE, linewidth=0.8, zorder=0)
     for knot in range(knots):
         colour = SERIES[knot % len(SERIES)]
         axis.plot(x.numpy(), influence[:, knot], color=colour, linestyle=DASHES[knot % len(DASHES)])
@@ -225,3 +299,63 @@ def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
     t = x - left
     ease = t * t * (3 - 2 * t)
     return x, paths[:, left] * (1 - ease) + paths[:, left + 1] * ease
+
+
+def _layers_over_epochs(entropy: Axes, bits: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
+    """A line for each layer; many layers are told apart by their depth alone."""
+    few = len(layers) <= len(SERIES)
+    for i, layer in enumerate(layers):
+        style: dict[str, Any] = {
+            "color": SERIES[i] if few else in_time(i / (len(layers) - 1)),
+            "linestyle": DASHES[i % len(DASHES)],
+            "label": printable(layer, 16),
+        }
+        known = [e for e in epochs if layer in e.layers]
+        at = [e.number for e in known]
+        entropy.plot(at, [100 * e.layers[layer].entropy for e in known], **style)
+        bits.plot(at, [e.layers[layer].information for e in known], **style)
+    entropy.set(title="entropy, % of uniform", xlabel="epoch", ylim=(0, 103))
+    bits.set(title="told about the class, bits", xlabel="epoch")
+    bits.set_ylim(bottom=0)
+    if few:
+        entropy.legend(loc="lower right", fontsize=8)
+    else:
+        shades = "dark: first layers\nbright: last layers"
+        entropy.text(0.97, 0.05, shades, transform=entropy.transAxes, ha="right", fontsize=8)
+
+
+def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    sparse = len(epochs) <= 40 and len(layers) <= 20
+    verdicts = [[e.layers[layer].verdict if layer in e.layers else "" for e in epochs] for layer in layers]
+    colours = {"": "#ffffff", **{verdict: colour for verdict, (colour, _) in VERDICTS.items()}, "other": GREY}
+    places = {verdict: i for i, verdict in enumerate(colours)}
+    codes = [[places.get(verdict, places["other"]) for verdict in row] for row in verdicts]
+    axis.pcolormesh(
+        [i - 0.5 for i in range(len(epochs) + 1)],
+        [i - 0.5 for i in range(len(layers) + 1)],
+        codes,
+        cmap=ListedColormap(list(colours.values())),
+        vmin=-0.5,
+        vmax=len(colours) - 0.5,
+        edgecolors="white",
+        linewidth=1 if sparse else 0,
+        rasterized=not sparse,
+    )
+    for row, line in enumerate(verdicts if sparse else ()):
+        for column, verdict in enumerate(line):
+            if letter := VERDICTS.get(verdict, ("", "?"))[1] if verdict else "":
+                ink = "white" if verdict == "constant" else "black"
+                axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
+    axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
+    shown = spread_out(range(len(layers)), 20)
+    axis.set_yticks(shown, [printable(layers[i], 16) for i in shown])
+    axis.xaxis.set_major_formatter(
+        lambda x, _: str(epochs[round(x)].number) if 0 <= round(x) < len(epochs) and x == round(x) else ""
+    )
+    whole_ticks(axis, 12)
+    axis.tick_params(left=False)
+    handles = [Patch(facecolor=c, label=f"{v} ({letter})" if letter else v) for v, (c, letter) in VERDICTS.items()]
+    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), fontsize=8)

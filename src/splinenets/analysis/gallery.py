@@ -1,22 +1,26 @@
-"""All figures of one network, with their titles and captions."""
+"""All figures of one network, with their titles and captions: as files, and while it trains."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy
+import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ..files import replacing
 from ..layers import SplineLayer
-from . import figures, progress
-from .counts import spread_out
-from .observe import observe
-from .panels import LAYERS
-from .records import read_records
-from .style import check_matplotlib, to_png, to_svg
+from ..training.build import Task
+from . import figures
+from .counts import STEPS, spread_out
+from .observe import Observation, observe
+from .records import parse_epoch, read_epochs, read_records
+from .style import LAYERS, check_matplotlib, to_png, to_svg
 from .text import printable
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ class Drawn:
     figure: Figure
 
 
-def over_epochs(epochs: Sequence[progress.Epoch]) -> Iterator[Drawn]:
+def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
     """What the metrics alone can show."""
     if drawable := [epoch for epoch in epochs if epoch.histograms]:
         yield Drawn(
@@ -45,15 +49,21 @@ def over_epochs(epochs: Sequence[progress.Epoch]) -> Iterator[Drawn]:
             title="Positions over time",
             caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
             "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), LAYERS),
-            figure=progress.positions_over_time(drawable),
+            figure=figures.positions_over_time(drawable),
         )
     if layered := [epoch for epoch in epochs if epoch.layers]:
         yield Drawn(
             name="health",
             title="Health over epochs",
             caption="Entropy is 100% for uniform positions. Verdicts are those of splinenets.health.",
-            figure=progress.health_over_epochs(layered),
+            figure=figures.health_over_epochs(layered),
         )
+
+
+def of_observation(seen: Observation) -> Iterator[Drawn]:
+    """What test images show in a trained network; nothing in a static one."""
+    if seen.positions:
+        yield from at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
 
 
 def at_the_end(
@@ -86,7 +96,7 @@ def at_the_end(
         yield Drawn(
             name=f"filters-{number}",
             title=f"Filters along a spline: {printable(name, 60)}",
-            caption="Weights at nine positions, purple above 0 and orange below, and the influence of each knot.",
+            caption=f"Weights at {STEPS} positions, purple above 0 and orange below, and the influence of each knot.",
             figure=figures.filters_along(layer, name),
         )
 
@@ -101,8 +111,8 @@ def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "s
         raise ValueError(f"unknown format {kind!r}, choose from {', '.join(FORMATS)}")
     (record,) = read_records([run])
     drawn = list(over_epochs(record.epochs))
-    if record.loaded is not None and (seen := observe(*record.loaded)).positions:
-        drawn += at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
+    if record.loaded is not None:
+        drawn += of_observation(observe(*record.loaded))
     if not drawn:
         raise ValueError(f"{record.name} has no figures: {' '.join(record.notes)}")
     out.mkdir(parents=True, exist_ok=True)
@@ -115,5 +125,32 @@ def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "s
     return written
 
 
+class Drawing:
+    """Draws after every so many epochs and after the last; ``train(..., draw=Drawing(...))``."""
+
+    def __init__(self, folder: Path, *, every: int, last: int) -> None:
+        check_matplotlib()
+        self.folder, self.every, self.last = folder, every, last
+
+    def __call__(
+        self, net: nn.Module, task: Task, positions: Mapping[str, Tensor], line: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """{name: picture (H, W, 3), bytes}; nothing between the epochs that are drawn."""
+        epoch = parse_epoch(line)
+        if epoch.number % self.every and epoch.number != self.last:
+            return {}
+        # this epoch's line may or may not be in the file yet
+        earlier = [e for e in read_epochs(self.folder)[0] if e.number < epoch.number]
+        seen = {name: position.float().cpu() for name, position in positions.items()}
+        labels, classes = task.data.test.labels[: len(next(iter(seen.values())))], task.data.classes
+        drawn = [*over_epochs([*earlier, epoch]), *at_the_end(net, seen, labels, classes)]
+        return {each.title: _pixels(to_png(each.figure)) for each in drawn}
+
+
 def _some(count: int, most: int) -> str:
     return f" {most} of {count} layers are shown." if count > most else ""
+
+
+def _pixels(content: bytes) -> Tensor:
+    with Image.open(io.BytesIO(content)) as image:
+        return torch.from_numpy(numpy.array(image.convert("RGB")))

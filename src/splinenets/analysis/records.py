@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import nn
 
+from ..training import Run
 from ..training.build import Task
 from ..training.recipe import STATIC
-from ..training.run import FORMAT, Run, load_run
-from .progress import Epoch, LayerEpoch
+from ..training.run import FORMAT, load_run
+from .counts import BINS
+from .figures import Epoch, LayerEpoch
 from .text import printable, unique
-
-BINS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class Record:
     """One run; ``loaded`` is None if its network or data could not be."""
 
     name: str
-    recipe: dict[str, Any]
+    recipe: dict[str, object]
     precision: str
-    versions: dict[str, Any]
+    versions: dict[str, object]
     command: list[str]
     epochs: list[Epoch]
     notes: list[str]
@@ -60,7 +60,7 @@ def read_records(folders: Sequence[Path]) -> list[Record]:
     return [_read(folder, name, content) for folder, name, content in zip(folders, names, contents, strict=True)]
 
 
-def _read(folder: Path, name: str, content: dict[str, Any]) -> Record:
+def _read(folder: Path, name: str, content: dict[str, object]) -> Record:
     notes: list[str] = []
     recipe, versions, command = content.get("recipe"), content.get("versions"), content.get("command")
     recipe = recipe if isinstance(recipe, dict) else {}

@@ -6,24 +6,28 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..files import replacing
+from ..layers import SplineLayer
+from ..training.build import Task
 from . import figures
-from .compare import disagreements
-from .gallery import at_the_end, over_epochs
-from .html import Markup, data_block, document, element, escape, image, page_file, table
-from .layer_data import layer_data
+from .counts import join_rare, layer_data, standard_error
+from .gallery import of_observation, over_epochs
 from .observe import CALLS, Observation, latencies, observe
 from .records import Record, read_records
 from .style import check_matplotlib, to_png, to_svg
-from .text import printable
+from .text import Markup, data_block, document, element, escape, image, page_file, png, printable, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 8_000_000  # bytes of a report
 LARGE = 300_000  # bytes of a drawing, from which on its pixels take less
+SHOWN = 24  # pictures of test images on which two networks disagree
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def observe_all(records: Sequence[Record]) -> list[Subject]:
 def build(subjects: Sequence[Subject], command: Sequence[str]) -> str:
     """The page."""
     names = [s.record.name for s in subjects]
-    data = [layer_data(s.seen) if s.seen is not None and s.seen.positions else None for s in subjects]
+    data = [run_data(s.seen) if s.seen is not None and s.seen.positions else None for s in subjects]
     parts = [
         element("h1", "SplineNets report"),
         element("p", "Written by ", element("code", shlex.join(map(printable, command))), "."),
@@ -84,10 +88,19 @@ def build(subjects: Sequence[Subject], command: Sequence[str]) -> str:
     return document(f"Report: {', '.join(names)}", body, styles, page_file("draw.js") + page_file("report.js"))
 
 
+def run_data(seen: Observation) -> dict[str, object]:
+    """Everything about a run's layers that the page's own script draws."""
+    labels, names = join_rare(seen.labels, seen.task.data.classes)
+    modules = {name: m for name, m in seen.net.named_modules() if isinstance(m, SplineLayer)}
+    layers = [
+        layer_data(modules[name.partition("#")[0]], name, position.flatten(1), labels, len(names))
+        for name, position in seen.positions.items()
+    ]
+    return {"classes": [printable(name, 40) for name in names], "layers": layers}
+
+
 def _notes(subjects: Sequence[Subject]) -> Iterator[Markup]:
-    notes = [
-        element("li", element("b", s.record.name), ": ", note) for s in subjects for note in s.record.notes
-    ]  # fmt: skip
+    notes = [element("li", element("b", s.record.name), ": ", note) for s in subjects for note in s.record.notes]
     if notes:
         yield element("ul", *notes, class_="notes")
 
@@ -116,7 +129,7 @@ def _summary(subjects: Sequence[Subject]) -> Markup:
     return element("div", shown, element("p", explained, class_="small"))
 
 
-def network_name(recipe: dict[str, Any]) -> str:
+def network_name(recipe: dict[str, object]) -> str:
     """LeNet-16 or ResNet-32, as people say it."""
     names = {"lenet": f"LeNet-{recipe.get('width')}", "resnet": f"ResNet-{recipe.get('depth')}"}
     return printable(names.get(str(recipe.get("network")), "unknown"), 40)
@@ -128,8 +141,7 @@ def _accuracy(subject: Subject) -> str:
     accuracy = subject.record.epochs[-1].test_accuracy
     if subject.seen is None:
         return f"{accuracy:.1%}"
-    count = len(subject.seen.task.data.test.labels)
-    return f"{accuracy:.1%} ± {100 * (max(accuracy * (1 - accuracy), 0) / count) ** 0.5:.1f}"
+    return f"{accuracy:.1%} ± {100 * standard_error(accuracy, len(subject.seen.task.data.test.labels)):.1f}"
 
 
 def _healthy(subject: Subject) -> str:
@@ -169,11 +181,49 @@ def _disagreements(subjects: Sequence[Subject]) -> Iterator[Markup]:
             yield from disagreements((twin.name, record.name), (others, own))
 
 
+def disagreements(names: tuple[str, str], seen: tuple[Observation, Observation]) -> Iterator[Markup]:
+    """How often two networks disagree and who is right, then pictures, those first of which both are most sure."""
+    first, second = (s.logits.softmax(1) for s in seen)
+    task, labels = seen[0].task, seen[0].labels
+    says = first.argmax(1), second.argmax(1)
+    apart = says[0] != says[1]
+    rights = [int((apart & (said == labels)).sum()) for said in says]
+    count, neither = int(apart.sum()), int((apart & (says[0] != labels) & (says[1] != labels)).sum())
+    yield element(
+        "p",
+        f"Of {len(labels):,} test images they disagree on {count:,}: {names[0]} is right in {rights[0]:,}, {names[1]} "
+        f"in {rights[1]:,}, neither in {neither:,}.",
+    )
+    if not count:
+        return
+    sure = torch.minimum(first.max(1).values, second.max(1).values)
+    order = [i for i in sure.argsort(descending=True).tolist() if apart[i]][:SHOWN]
+    cards = [_card(task, i, int(labels[i]), names, (first[i], second[i])) for i in order]
+    classes = sorted({int(labels[i]) for i in order})
+    choices = [element("option", task.data.classes[c], value=c) for c in classes]
+    choice = element("select", element("option", "all", value=""), *choices, id="disagreeing")
+    yield element("p", element("label", "class ", choice), " The tick marks the right answer.")
+    yield element("div", *cards, class_="cards")
+
+
+def _card(task: Task, index: int, label: int, names: tuple[str, str], chances: tuple[Tensor, Tensor]) -> Markup:
+    classes = task.data.classes
+    lines = []
+    for name, chance in zip(names, chances, strict=True):
+        said = int(chance.argmax())
+        mark = " ✓" if said == label else ""
+        answer = f"{classes[said]} {float(chance[said]):.0%}{mark}"
+        lines += [element("dt", name), element("dd", answer)]
+    picture = image(png(task.data.test.images[index]), "png", f"a test image of class {classes[label]}")
+    caption = element("figcaption", element("b", classes[label]), element("dl", *lines))
+    return element("figure", picture, caption, class_="card", data_label=label)
+
+
 def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
     record, seen = subject.record, subject.seen
     drawn = list(over_epochs(record.epochs))
-    if seen is not None and seen.positions:
-        drawn += at_the_end(seen.net, seen.positions, seen.labels, seen.task.data.classes)
+    if seen is not None:
+        drawn += of_observation(seen)
     if seen is None and not drawn:
         return
     yield element("h2", record.title)

@@ -10,15 +10,15 @@ import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import socket
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from .compare import png
 from .explorer import Explorer
-from .html import PAGE
+from .text import PAGE, png
 
 LARGEST = 5_000_000  # bytes that a page may send
 PATIENCE = 10  # seconds that the end waits for an answer
@@ -70,7 +70,7 @@ class Server(ThreadingHTTPServer):
         super().server_close()
         self.working.acquire(timeout=PATIENCE)  # and nobody begins another
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """A browser that hangs up is no news."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         """An image and positions chosen by hand; or a file."""
         self._respond(self._post)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
 
     def _respond(self, work: Callable[[str], tuple[bytes, str]]) -> None:
@@ -137,11 +137,11 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.working:
             return _json(work(body))
 
-    def _upload(self, body: bytes) -> dict[str, Any]:
+    def _upload(self, body: bytes) -> dict[str, object]:
         pixels = self.server.explorer.read(body)
         return {"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
 
-    def _answer(self, body: bytes) -> dict[str, Any]:
+    def _answer(self, body: bytes) -> dict[str, object]:
         return self.server.explorer.answer(*self._question(body))
 
     def _question(self, body: bytes) -> tuple[Tensor, dict[str, list[float | None]], str, int]:
@@ -195,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def _json(value: Any) -> tuple[bytes, str]:
+def _json(value: object) -> tuple[bytes, str]:
     return json.dumps(value, allow_nan=False).encode(), "application/json"
 
 

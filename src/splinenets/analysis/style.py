@@ -1,20 +1,30 @@
-"""How figures look: readable in print, and by people who see few colours."""
+"""How figures look, readable in print and by people who see few colours, and the parts that several have in common."""
 
 from __future__ import annotations
 
 import functools
 import io
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from PIL import Image
+from torch import Tensor
+
+from .counts import shares, standard_error
+from .text import compact, printable
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#6b7280"  # Okabe, Ito
+PALE = "#e5e7eb"  # lines that help the eye
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, "#56b4e9", RED, "#000000", "#b8a600")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
@@ -42,6 +52,9 @@ SETTINGS: Any = {
     "svg.hashsalt": "splinenets",  # the same figure is the same file
     "figure.dpi": 120,  # of what is drawn as pixels
 }
+LAYERS = 6  # in one figure
+WIDTH = 9.0  # inches: text of 9 points stays readable on a page and on a screen
+NAME = 24  # letters of a name
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
@@ -77,10 +90,96 @@ def to_svg(figure: Figure) -> bytes:
 @styled
 def to_png(figure: Figure, dpi: int = 110) -> bytes:
     """The figure as PNG, of few colours: a quarter of the size, and nobody sees it."""
-    from PIL import Image
-
     full, small = io.BytesIO(), io.BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
     with Image.open(full) as image:
         image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
+
+
+def empty_figure(height: float, width: float = WIDTH) -> Figure:
+    """A figure of so many inches without anything in it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def grid_of(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, ``height`` inches each."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = empty_figure(0.3 + height * rows, WIDTH if columns > 1 else WIDTH / 2)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count]
+
+
+def outer_labels(axes: Sequence[Axes], columns: int, bottom: str, left: str) -> None:
+    """Name the axes of a grid's panels, on its outside alone."""
+    for number, axis in enumerate(axes):
+        if number + columns >= len(axes):
+            axis.set_xlabel(bottom)
+        if number % columns == 0:
+            axis.set_ylabel(left)
+
+
+def in_time(share: float) -> tuple[float, float, float, float]:
+    """The colour of a moment, or of a layer's depth, between 0 and 1."""
+    from matplotlib import colormaps
+
+    return colormaps[TIME](share)
+
+
+def whole_ticks(axis: Axes, most: int) -> None:
+    """Ticks at whole numbers, which epochs are."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+
+
+def class_map(axis: Axes, counts: Tensor, names: Sequence[str]) -> AxesImage:
+    """Classes by bins, each bin's classes adding up to 1; ``names`` may be empty: (classes, bins)."""
+    classes = len(counts)
+    image = axis.imshow(shares(counts).numpy(), aspect="auto", cmap=SHARE, vmin=0, vmax=1, extent=(0, 1, classes, 0))
+    axis.set_xticks((0, 0.5, 1))
+    axis.set_yticks([i + 0.5 for i in range(classes)] if names else [], [printable(name, 16) for name in names])
+    axis.tick_params(left=False)
+    axis.spines[:].set_visible(False)
+    return image
+
+
+def class_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes]) -> None:
+    """The colours of class maps, beside them."""
+    figure.colorbar(image, ax=axes, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+
+
+def accuracy_axes(height: float, costs: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """A figure of test accuracies in percent, with a panel for each kind of cost."""
+    figure = empty_figure(height)
+    axes = figure.subplots(1, len(costs), sharey=True, squeeze=False).flatten().tolist()
+    for axis, cost in zip(axes, costs, strict=True):
+        axis.set_xlabel(cost)
+        axis.grid(axis="y", color=PALE)
+        axis.set_axisbelow(True)
+    axes[0].set_ylabel("test accuracy, %")
+    return figure, axes
+
+
+def accuracy_points(
+    axis: Axes, number: int, costs: Sequence[float], accuracies: Sequence[float], samples: Sequence[int], **look: Any
+) -> None:
+    """One series: accuracies, as shares, with the standard error that so many samples leave."""
+    axis.errorbar(
+        costs,
+        [100 * accuracy for accuracy in accuracies],
+        yerr=[100 * standard_error(a, n) for a, n in zip(accuracies, samples, strict=True)],
+        color=SERIES[number % len(SERIES)],
+        marker=MARKERS[number % len(MARKERS)],
+        **look,
+    )
+
+
+def short_numbers(axis: Axes) -> None:
+    """1.5M, not 1500000."""
+    axis.xaxis.set_major_formatter(lambda value, _: compact(value))

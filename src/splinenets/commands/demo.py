@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
-from torch import Tensor, nn
+
+from ..costs import cost
+from ..tables import text_table
+from .train import slug
 
 EXAMPLES = "Example: [bold]splinenets demo --out runs/demo[/bold]"
 
@@ -20,61 +24,43 @@ def demo(
 
     Trained networks are kept: a second call goes on where the first one stopped, or only compares.
     """
-    from ..analysis.observe import CALLS, latencies
-    from ..tables import text_table
-    from ..training.recipe import load_recipe
-    from ..training.run import load_run
-    from ..training.runner import train
+    from ..analysis.observe import CALLS
+    from ..training import load_recipe, train
     from .display import Display
-    from .train import slug
 
     chosen = [load_recipe(recipe, overrides=settings or (), model=model) for model in ("static", None)]
-    nets: dict[str, nn.Module] = {}
-    rows: dict[str, list[str]] = {}
-    for each in chosen:
-        folder = out / slug(each.model)
-        display = Display(each.model)
-        try:
+    folders = [out / slug(each.model) for each in chosen]
+    for each, folder in zip(chosen, folders, strict=True):
+        with Display(each.model) as display:
             train(each, folder, resume=True, watcher=display)
-        finally:
-            display.end()
-        nets[each.model], task, _, _ = load_run(folder)
-        rows[each.model] = judge_run(nets[each.model], task.example(1), folder)
-    times = latencies(list(nets.values()), [task.example(1)] * len(nets))
-    for row, latency in zip(rows.values(), times, strict=True):
-        row.append(f"{latency * 1e3:.2f} ms")
-    head = ("accuracy", "loss", "parameters", "MACs", "positions", "latency")
-    body = [(name, *(row[i] for row in rows.values())) for i, name in enumerate(head)]
     typer.echo(f"\n{chosen[0].network} on {chosen[0].data}, {chosen[0].epochs} epochs, seed {chosen[0].seed}\n")
-    typer.echo(text_table(("", *rows), body))
+    typer.echo(side_by_side(folders))
     typer.echo(
         f"\nTest accuracy after the last epoch; latency: median of {CALLS} single images, one thread. Runs: {out}"
     )
     if find_spec("matplotlib"):
         from ..analysis.report import write_report
 
-        write_report([out / slug(each.model) for each in chosen], out / "report.html")
+        write_report(folders, out / "report.html")
         typer.echo(f"Figures and more: {out / 'report.html'}")
     else:
         typer.echo("For figures: pip install 'splinenets[figures]', then splinenets report with both runs")
 
 
-def judge_run(net: nn.Module, image: Tensor, folder: Path) -> list[str]:
-    """Accuracy, loss, parameters, MACs and health of a trained network, in words."""
-    import json
+def side_by_side(folders: Sequence[Path]) -> str:
+    """A table with a column for each run."""
+    from ..analysis.observe import latencies
+    from ..analysis.records import read_epochs
+    from ..training.run import load_run
 
-    from ..costs import cost
-
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    last = [line for line in lines if line["kind"] == "epoch"][-1]
-    price = cost(net, image)
-    layers = last.get("layers", [])
-    healthy = sum(layer["verdict"] == "healthy" for layer in layers)
-    health = f"{healthy} of {len(layers)} layers healthy" if layers else "-"
-    return [
-        f"{last['test_accuracy']:.1%}",
-        f"{last['test_loss']:.3f}",
-        f"{price.parameters:,}",
-        f"{price.macs:,}",
-        health,
-    ]
+    runs = [load_run(folder) for folder in folders]
+    times = latencies([net for net, *_ in runs], [task.example(1) for _, task, *_ in runs])
+    columns = []
+    for folder, (net, task, *_), latency in zip(folders, runs, times, strict=True):
+        last, price = read_epochs(folder)[0][-1], cost(net, task.example(1))
+        verdicts = [layer.verdict for layer in last.layers.values()]
+        health = f"{verdicts.count('healthy')} of {len(verdicts)} layers healthy" if verdicts else "-"
+        accuracy, loss = f"{last.test_accuracy:.1%}", f"{last.test_loss:.3f}"
+        columns.append([accuracy, loss, f"{price.parameters:,}", f"{price.macs:,}", health, f"{latency * 1e3:.2f} ms"])
+    names = ["accuracy", "loss", "parameters", "MACs", "positions", "latency"]
+    return text_table(["", *(recipe.model for _, _, recipe, _ in runs)], [*zip(names, *columns, strict=True)])

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..training.journal import Watcher
+from ..training import Watcher
 
 
 def is_first_rank() -> bool:
@@ -65,6 +65,9 @@ class Display(Watcher):
         """One line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def end(self) -> None:
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Take the bar away."""
         self.bar.stop()

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import typer
 
+from ..data import load, prepare
+from ..exporting import FORMATS, PURPOSES, load_export
+from ..exporting import export as write
+
 EXAMPLES = (
     "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
     "[bold]splinenets export runs/x --to native --for latency --knots bf16 --out net.native[/bold]"
@@ -23,8 +27,6 @@ def export(
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
     """Write a trained network for another runtime, and check it there on test images first."""
-    from ..exporting import FORMATS, PURPOSES
-    from ..exporting import export as write
     from ..training.run import load_run
 
     for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
@@ -51,9 +53,6 @@ def export(
 
 def evaluate_file(path: Path) -> None:
     """The accuracy of an exported run, in the runtime it was exported for, on all test images of its data set."""
-    from ..data import load, prepare
-    from ..exporting import load_export
-
     exported = load_export(path)
     about = exported.metadata
     if "preparation" not in about:

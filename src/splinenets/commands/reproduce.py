@@ -35,27 +35,17 @@ def reproduce(
     from ..reproduce import collect, draw, find, record, reuse, table, trials
     from .display import Display
 
-    todo = trials(name, scale, seeds, only or ())
-    folder = out / name / scale
+    todo, experiment = trials(name, scale, seeds, only or ()), find(name)
+    folder, made_by = out / name / scale, f"{COMMAND} {name} --scale {scale}"
     for number, trial in enumerate(todo, 1):
-        file = folder / f"{trial.name}.json"
-        reuse(trial.recipe, file, sorted(out.glob(f"*/{scale}/*-seed{trial.recipe.seed}.json")))
-        done = file.exists()
-        display = Display(trial.name)
-        try:
-            result = record(
-                trial.recipe,
-                runs / name / scale / trial.name,
-                file,
-                f"{COMMAND} {name} --scale {scale}",
-                display,
-                find(name).layers,
-            )
-        finally:
-            display.end()
+        others = sorted(out.glob(f"*/{scale}/*-seed{trial.recipe.seed}.json"))
+        file = reuse(trial.recipe, folder / f"{trial.name}.json", others)
+        done, place = file.exists(), runs / name / scale / trial.name
+        with Display(trial.name) as display:
+            result = record(trial.recipe, place, file, made_by, display, experiment.layers)
         how = "done before" if done else f"{result.seconds:.0f} s"
         typer.echo(f"{number} of {len(todo)}: {trial.name}: {result.accuracy:.2%}, {how}", err=True)
-    experiment, results = find(name), collect(find(name), folder)
+    results = collect(name, out, scale)
     typer.echo(f"{experiment.title}, {scale}\n\n{table(experiment, results)}\n")
     typer.echo(f"Mean and standard deviation over seeds, after the last epoch. Results: {folder}", err=True)
     if figure:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+from .export import evaluate_file
+
+if TYPE_CHECKING:
+    from ..analysis.gallery import Drawing
 
 TRAIN_EXAMPLES = (
     "Examples: [bold]splinenets train demo[/bold], "
@@ -40,31 +46,31 @@ def train(
     Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
     input ends with 2, a loss that is not finite with 3. docs/training.md has more.
     """
-    from ..training.recipe import load_recipe
+    from ..training import load_recipe
 
     chosen = load_recipe(recipe, schedule, settings or (), model=model, seed=seed)
     folder = out or Path("runs") / f"{chosen.name}-{slug(chosen.model)}"
     if show:
         typer.echo(json.dumps(chosen.as_dict(), indent=1))
         return
+    from ..training import train as run_training
     from ..training.ranks import part, ranks
-    from ..training.runner import train as run_training
     from .display import Display, is_first_rank
 
-    trackers, draw = list(tracker or ()), None
-    if figures_every:
-        from ..analysis.live import Drawing
-
-        draw = Drawing(folder, every=figures_every, last=chosen.epochs)
-        trackers = [*dict.fromkeys([*trackers, "tensorboard"])]
-    display = Display(chosen.model)
-    try:
+    draw = drawing(folder, figures_every, chosen.epochs) if figures_every else None
+    trackers = [*dict.fromkeys([*(tracker or ()), *(["tensorboard"] if draw else [])])]
+    with Display(chosen.model) as display:
         state = run_training(chosen, folder, resume=resume, trackers=trackers, watcher=display, draw=draw)
-    finally:
-        display.end()
     part(ranks())
     if is_first_rank() and state.best:
         typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
+
+
+def drawing(folder: Path, every: int, last: int) -> Drawing:
+    """What draws figures while a network trains; matplotlib is needed for that alone."""
+    from ..analysis.gallery import Drawing
+
+    return Drawing(folder, every=every, last=last)
 
 
 def evaluate(
@@ -73,13 +79,12 @@ def evaluate(
 ) -> None:
     """Test a trained network: accuracy, loss, and the health of its positions. Of an exported file, its accuracy."""
     if run.is_file():
-        from .export import evaluate_file
-
         evaluate_file(run)
         return
-    from ..training.evaluation import judge, score
+    from ..training import Run, score
+    from ..training.evaluation import judge
     from ..training.ranks import accelerate_with, part
-    from ..training.run import Run, load_run
+    from ..training.run import load_run
     from .display import is_first_rank
 
     net, task, recipe, step = load_run(run, checkpoint)

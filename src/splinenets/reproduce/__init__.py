@@ -1,9 +1,8 @@
 """The paper's experiments as data, what trains them, and tables of what came out."""
 
 from .experiments import EXPERIMENTS, SCALES, Experiment, Row, Trial, find, trials
-from .figure import draw
+from .outcome import collect, draw, table
 from .record import Result, read_result, record, reuse
-from .table import collect, table
 
 __all__ = [
     "EXPERIMENTS",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..training.recipe import STATIC, Recipe, load_recipe, nearest
+from ..training import Recipe, load_recipe
+from ..training.recipe import STATIC, nearest
 
 Settings = Mapping[str, Any]
 
@@ -220,11 +221,14 @@ def trials(name: str, scale: str, seeds: int | None = None, only: Sequence[str] 
 
 
 def _trials(experiment: Experiment, scale: str, seeds: int, only: Sequence[str]) -> Iterator[Trial]:
-    shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
-    schedule = "paper" if scale == "paper" else "fast"
     for seed in range(seeds):  # the first seed of everything comes first
         for row in experiment.rows:
             if any(fnmatchcase(row.name, pattern) for pattern in only):
-                fast = row.fast if schedule == "fast" else {}
-                settings = {**shared, **row.settings, **fast}
-                yield Trial(row, load_recipe(experiment.recipe, schedule, seed=seed, **settings))
+                yield Trial(row, recipe_of(experiment, row, scale, seed))
+
+
+def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe:
+    """What one training of a row is."""
+    shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
+    schedule, more = ("paper", {}) if scale == "paper" else ("fast", row.fast)
+    return load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings, **more})

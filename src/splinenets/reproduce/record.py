@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -14,13 +14,21 @@ from ..analysis.counts import by_class, telling
 from ..analysis.observe import travel
 from ..costs import cost
 from ..files import replacing
+from ..training import Recipe, Run, Watcher, train
 from ..training.build import build_network, load_task
-from ..training.journal import Watcher
-from ..training.recipe import STATIC, Recipe
-from ..training.run import Run, load_run
-from ..training.runner import train
+from ..training.recipe import STATIC
+from ..training.run import load_run
 
 KEPT = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+LINE = 280  # letters of JSON that stand on one line
+
+
+class Layer(TypedDict):
+    """How a layer's positions were spread at the end, and what they told about labels."""
+
+    layer: str
+    entropy: float
+    information: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +36,7 @@ class Result:
     """What one training came to.
 
     epochs       for each epoch its losses and accuracies
-    layers       the health of each spline layer's positions at the end
+    layers       positions of the layers that the experiment is about; files of 0.1 have all layers, and more of each
     test_images  on which accuracy was measured
     parameters   of the deployed network, and its ``macs`` for one sample
     seconds      that the epochs took, in which the machine may have had other things to do
@@ -37,7 +45,7 @@ class Result:
 
     recipe: dict[str, Any]
     epochs: list[dict[str, float]]
-    layers: list[dict[str, Any]]
+    layers: list[Layer]
     test_images: int
     parameters: int
     macs: int
@@ -47,6 +55,11 @@ class Result:
     versions: dict[str, str]
     command: str
     maps: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return int(self.recipe["seed"])
 
     @property
     def accuracy(self) -> float:
@@ -59,8 +72,8 @@ def record(
 ) -> Result:
     """Train a recipe in the folder ``run`` and write ``file``, unless it is there; what was cut off goes on.
 
-    ``command`` is what the file says of its making, and ``layers`` are those of which it holds maps. A file of another
-    recipe is an error: results of different recipes never stand under one name.
+    ``command`` is what the file says of its making, and ``layers`` are those whose positions it keeps. A file of
+    another recipe is an error: results of different recipes never stand under one name.
     """
     if file.exists():
         result = read_result(file)
@@ -70,7 +83,7 @@ def record(
     result = summarize(recipe, run, command, layers)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as opened:
-        opened.write(json.dumps(asdict(result), indent=1).encode() + b"\n")
+        opened.write(readable_json(asdict(result)).encode())
     return result
 
 
@@ -85,7 +98,11 @@ def summarize(recipe: Recipe, run: Path, command: str, layers: Sequence[str] = (
     return Result(
         recipe=recipe.as_dict(),
         epochs=[{key: line[key] for key in KEPT} for line in epochs],
-        layers=epochs[-1].get("layers", []),
+        layers=[
+            Layer(layer=each["layer"], entropy=each["entropy"], information=each["information"])
+            for each in epochs[-1].get("layers", [])
+            if each["layer"] in layers
+        ],
         test_images=len(task.data.test.labels),
         parameters=price.parameters,
         macs=price.macs,
@@ -118,15 +135,30 @@ def read_result(file: Path) -> Result:
         raise ValueError(f"{file} is not a result: {error}") from None
 
 
-def reuse(recipe: Recipe, file: Path, among: Iterable[Path]) -> Path | None:
-    """Copy the result of the same recipe to ``file``, from the first that has it: experiments share networks."""
-    same = (other for other in among if recipe.change_since(read_result(other).recipe, str(other)) is None)
-    found = None if file.exists() else next(same, None)
-    if found:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as opened:
-            opened.write(found.read_bytes())
-    return found
+def readable_json(content: object, indent: int = 0) -> str:
+    """JSON in which what is short stands on one line: an epoch, a layer, a timing. Such files are easy to compare."""
+    line = json.dumps(content)
+    if not isinstance(content, dict | list) or (indent and len(line) <= LINE):
+        return line
+    named = isinstance(content, dict)
+    pairs = content.items() if isinstance(content, dict) else (("", value) for value in content)
+    margin, (left, right) = " " * (indent + 1), "{}" if named else "[]"
+    items = [
+        f"{margin}{f'{json.dumps(key)}: ' if named else ''}{readable_json(value, indent + 1)}" for key, value in pairs
+    ]
+    return "\n".join([left, ",\n".join(items), margin[1:] + right]) + "\n" * (not indent)
+
+
+def reuse(recipe: Recipe, file: Path, among: Iterable[Path]) -> Path:
+    """``file``, or while it is not there, the first other that has the same recipe: experiments share networks."""
+    if file.exists():
+        return file
+    return next((other for other in among if holds(recipe, read_result(other), other)), file)
+
+
+def holds(recipe: Recipe, result: Result, where: object) -> bool:
+    """Whether a result is that of this recipe."""
+    return recipe.change_since(result.recipe, str(where)) is None
 
 
 def _same(recipe: Recipe, result: Result, file: Path) -> None:

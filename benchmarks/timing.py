@@ -1,18 +1,22 @@
-"""Seconds, measured so that they can be compared."""
+"""Seconds, measured so that they can be compared, and the files that results are kept in."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
+from splinenets.reproduce.record import readable_json
 
-def interleaved(rows: dict[str, Callable[[], Any]], repeats: int, hopeless: float = inf) -> dict[str, float]:
+RESULTS = Path(__file__).resolve().parent / "results"  # those of this clone, wherever a command is typed
+
+
+def interleaved(rows: Mapping[str, Callable[[], object]], repeats: int, hopeless: float = inf) -> dict[str, float]:
     """Median seconds of each row, all of them in turn, after one round that does not count.
 
     A row that takes more than ``hopeless`` times as long as the fastest in that round and the next is not repeated.
@@ -29,14 +33,14 @@ def interleaved(rows: dict[str, Callable[[], Any]], repeats: int, hopeless: floa
     return {name: median(values[1:]) for name, values in times.items()}
 
 
-def seconds(run: Callable[[], Any]) -> float:
+def seconds(run: Callable[[], object]) -> float:
     """How long one call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
-def about(command: str, **more: Any) -> dict[str, Any]:
+def about(command: str, **more: object) -> dict[str, object]:
     """What a file of results says of its making."""
     return {
         "command": command,
@@ -46,3 +50,14 @@ def about(command: str, **more: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **more,
     }
+
+
+def write(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file of results."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(readable_json(dict(content)))
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a page of the docs."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])

@@ -1,27 +1,35 @@
-"""The time of one image through the paper's networks, in every runtime there is."""
+"""The time of one image through the paper's networks and their static twins, in every runtime there is.
+
+python -m benchmarks.latency [--network 'ResNet*'] [--runtime native] [--threads 1] [--rounds 15] [--keep exports]
+
+Networks of one kind are measured side by side and leave benchmarks/results/latency-resnet.json or latency-lenet.json,
+of which the tables of docs/deployment.md are made.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import models
-from ..conversion import convert
-from ..costs import cost
-from ..exporting import export, load_export
-from ..kernels import Unavailable
-from ..tables import text_table
+import splinenets as sn
+from benchmarks.timing import RESULTS, about, write
+from splinenets.kernels import Unavailable
+from splinenets.tables import text_table
 
 NETWORKS: dict[str, tuple[str, str | None]] = {
     "ResNet-32": ("resnet32", None),
@@ -33,6 +41,7 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
     **{f"LeNet-{width}": (f"lenet{width}", None) for width in (32, 64, 128)},
     **{f"LeNet-32 {kind}({k})-D-R3": ("lenet32", f"{kind}({k})-D-R3") for kind in "DH" for k in (2, 3, 4, 5)},
 }
+FAMILIES = ("resnet", "lenet")
 # what is divided by what, and what the quotient should be
 RATIOS = {
     ("ResNet-32 D(5)-C-R4", "ResNet-32"): "<= 1.4",
@@ -48,8 +57,8 @@ PACKAGES = ("torch", "numpy", "onnxruntime", "openvino")
 PAUSE = 0.02  # seconds in which the threads of the runtime before fall asleep
 WARM, TIMED = 3, 10  # calls in a turn
 
-Call = Callable[[], Any]
-Maker = Callable[["Subject", int], Call]
+Call: TypeAlias = Callable[[], object]
+Maker: TypeAlias = Callable[["Subject", int], Call]
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Subject:
         """An export, written when it is first asked for."""
         path = self.folder / f"{knots}.{to}"
         if not path.exists():
-            export(self.net, self.images, path, to=to, knots=knots)
+            sn.export(self.net, self.images, path, to=to, knots=knots)
         return path
 
 
@@ -88,7 +97,7 @@ def run_exported(to: str, knots: str = "float32") -> Maker:
     """Our own export."""
 
     def make(subject: Subject, threads: int) -> Call:
-        exported, image = load_export(subject.file(to, knots), threads=threads), subject.image
+        exported, image = sn.load_export(subject.file(to, knots), threads=threads), subject.image
         return lambda: exported.forward(image)
 
     return make
@@ -213,17 +222,17 @@ def _build(network: str) -> tuple[nn.Module, Tensor]:
     """A network with random weights and sane batch norms; how long it takes does not depend on what it knows."""
     torch.manual_seed(0)
     name, spec = NETWORKS[network]
-    net, images = models.build(name), torch.randn(16, 3, 32, 32)
+    net, images = sn.models.build(name), torch.randn(16, 3, 32, 32)
     with torch.no_grad():
         for _ in range(20):
             net(images)
-    return (net if spec is None else convert(net, spec, example=images, spread=0.1)).eval(), images
+    return (net if spec is None else sn.convert(net, spec, example=images, spread=0.1)).eval(), images
 
 
 def macs(network: str) -> int:
     """What a network's time would be if only multiply-accumulates took any."""
     net, images = _build(network)
-    return cost(net, images[:1]).macs
+    return sn.cost(net, images[:1]).macs
 
 
 def fastest(timings: Iterable[Timing], threads: int) -> dict[str, Timing]:
@@ -248,33 +257,71 @@ def quotients(timings: list[Timing]) -> list[tuple[str, int, float, str, str]]:
     return rows
 
 
+def in_milliseconds(timings: Iterable[Timing]) -> tuple[list[str], list[tuple[str, int, list[str]]]]:
+    """Runtimes; and for each network and number of threads, the median and the 95th percentile in each of them."""
+    found = {(t.network, t.threads, t.runtime): t for t in timings}
+    runtimes = list(dict.fromkeys(runtime for _, _, runtime in found))
+    rows = []
+    for network, threads in dict.fromkeys((network, threads) for network, threads, _ in found):
+        cells = [found.get((network, threads, runtime)) for runtime in runtimes]
+        texts = [f"{t.median * 1e3:.2f} ({t.p95 * 1e3:.2f})" if t else "" for t in cells]
+        rows.append((network, threads, texts))
+    return runtimes, rows
+
+
 def report(timings: list[Timing]) -> str:
     """Ratios first, then milliseconds."""
     ratios = [(name, str(n), f"{q:.2f}", target, best) for name, n, q, target, best in quotients(timings)]
-    runtimes = list(dict.fromkeys(t.runtime for t in timings))
-    found = {(t.network, t.threads, t.runtime): t for t in timings}
-    body = []
-    for network, threads in dict.fromkeys((t.network, t.threads) for t in timings):
-        cells = [found.get((network, threads, runtime)) for runtime in runtimes]
-        texts = [f"{t.median * 1e3:.2f} ({t.p95 * 1e3:.2f})" if t else "-" for t in cells]
-        body.append([network, str(threads), *texts])
+    runtimes, rows = in_milliseconds(timings)
+    body = [[network, str(threads), *texts] for network, threads, texts in rows]
     tables = [text_table(["one image, ms: median (95%)", "threads", *runtimes], body)]
     if ratios:
         tables.insert(0, text_table(["best runtime of each", "threads", "ratio", "target", "runtimes"], ratios))
     return "\n\n".join(tables)
 
 
-def about(seconds: float) -> dict[str, Any]:
-    """What a result must carry to be repeated."""
-    return {
-        "command": " ".join(["splinenets", *sys.argv[1:]]),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processor": _processor(),
-        **{name: metadata.version(name) for name in PACKAGES if find_spec(name)},
-        "calls a turn": TIMED,
-        "seconds": round(seconds, 1),
-    }
+@dataclass(frozen=True)
+class Measured:
+    """One run of the benchmark."""
+
+    macs: dict[str, int]
+    timings: list[Timing]
+
+
+def read(family: str) -> Measured:
+    """The networks of one kind, which were measured side by side."""
+    content = json.loads((RESULTS / f"latency-{family}.json").read_bytes())
+    return Measured(content["macs"], [Timing(**timing) for timing in content["timings"]])
+
+
+def ratios() -> str:
+    """The best runtime of each network, one by the other, as a table."""
+    lines = ["| ratio of medians | one thread | two threads | by MACs |", "|---|---|---|---|"]
+    for measured in map(read, FAMILIES):
+        one, two = (fastest(measured.timings, threads) for threads in (1, 2))
+        for upper, lower in RATIOS:
+            if upper in one and lower in one:
+                times = (best[upper].median / best[lower].median for best in (one, two))
+                by_macs = measured.macs[upper] / measured.macs[lower]
+                cells = " | ".join(f"{ratio:.2f}" for ratio in (*times, by_macs))
+                lines.append(f"| {_spline(upper)} over {_spline(lower)} | {cells} |")
+    return "\n".join(lines)
+
+
+def milliseconds() -> str:
+    """Every network in every runtime, as a table for each kind of network."""
+    tables = []
+    for measured in map(read, FAMILIES):
+        runtimes, rows = in_milliseconds(measured.timings)
+        lines = [f"| ms, median (95%) | {' | '.join(runtimes)} |", "|---" * (len(runtimes) + 1) + "|"]
+        for network, threads, texts in rows:
+            lines.append(f"| {network}, {threads} thread{'s' if threads > 1 else ''} | {' | '.join(texts)} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _spline(network: str) -> str:
+    return f"Spline-{network}" if " " in network else network
 
 
 def _processor() -> str:
@@ -283,3 +330,70 @@ def _processor() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
+
+
+def chosen_networks(patterns: Sequence[str]) -> list[str]:
+    """Those that fit one of the patterns."""
+    networks = [name for name in NETWORKS if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not networks:
+        raise ValueError(f"no network fits {', '.join(patterns)}; there are {', '.join(NETWORKS)}")
+    return networks
+
+
+def result_file(networks: Iterable[str]) -> Path:
+    """Where results of these networks are kept: a file for each kind, as only those are compared with each other."""
+    kinds = {name.partition("-")[0].lower() for name in networks}
+    return RESULTS / ("latency.json" if len(kinds) > 1 else f"latency-{kinds.pop()}.json")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; a wrong one ends with one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", action="append", help="pattern of names; may be given several times")
+    parser.add_argument("--runtime", action="append", choices=RUNTIMES, help="default: all but aotinductor")
+    parser.add_argument("--threads", action="append", type=int, help="default: 1 and 2")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of ten calls that each has; 0 only prepares")
+    parser.add_argument("--keep", type=Path, help="folder in which exports are kept and found again")
+    parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results of this clone)")
+    options = parser.parse_args(arguments)
+    options.threads = options.threads or [1, 2]
+    if min(options.threads) < 1:
+        parser.error(f"threads must be 1 or more, got {min(options.threads)}")
+    try:
+        options.networks = chosen_networks(options.network or ["*"])
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print the tables and keep the numbers."""
+    options = parse(arguments)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        timings = measure(
+            options.networks,
+            options.runtime or USUAL,
+            options.threads,
+            rounds=options.rounds,
+            folder=options.keep or Path(folder),
+            note=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    if not timings:
+        return
+    versions = {name: metadata.version(name) for name in PACKAGES if find_spec(name)}
+    spent = round(time.perf_counter() - began, 1)
+    command = " ".join(["python -m benchmarks.latency", *(sys.argv[1:] if arguments is None else arguments)])
+    content = {
+        "about": about(command, processor=_processor(), **versions, calls_a_turn=TIMED, seconds=spent),
+        "macs": {name: macs(name) for name in options.networks},
+        "timings": [asdict(timing) for timing in timings],
+    }
+    out = options.out or result_file(options.networks)
+    write(out, content)
+    print(report(timings))
+    print(f"\nwritten to {out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Measurements: everything that is compared is measured in turn, in one run."""
