@@ -3,10 +3,12 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import onnxruntime
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.helpers.commands import call
 from tests.helpers.exports import LENET_SPECS, RESNET_SPECS, images, network
 from torch import nn
@@ -228,3 +230,14 @@ def test_without_onnx_there_is_one_sentence(tmp_path, monkeypatch):
     net, some = network("lenet4")
     with pytest.raises(ValueError, match=r"pip install 'splinenets\[export\]'"):
         sn.export(net, some, tmp_path / "net.onnx")
+
+
+OLD = Path(__file__).parent / "fixtures" / "0.1" / "exports"
+
+
+@pytest.mark.parametrize("file", sorted(p.name for kind in FORMATS for p in OLD.glob(f"*.{kind}")))
+def test_files_of_version_0_1(file):
+    answers = load_file(OLD / "answers.safetensors")
+    exported = sn.load_export(OLD / file)
+    torch.testing.assert_close(exported(answers["images"]), answers[file], rtol=0, atol=1e-6)
+    assert exported.metadata["classes"] == list("abcdefghij")

@@ -224,3 +224,62 @@ def test_doing_without_ends(monkeypatch):
         assert not calls.has_kernel(torch.float32)
     assert calls.has_kernel(torch.float32) == had
     assert os.environ["SPLINENETS_NATIVE"] == "1"
+
+
+@pytest.mark.parametrize("degree", [9, 16, 20])
+@pytest.mark.parametrize("spec", ["D({})-C-R4 degree={}", "D({})-C-R3 degree={}"])
+def test_high_degrees(spec, degree):
+    layer = layer_of(5, 9, 3, 1, 1, 1, spec.format(degree + 3, degree))
+    compare(layer, torch.randn(4, 5, 6, 7), torch.linspace(0, 1, 4 * layer.coordinates).view(4, -1), FLOAT)
+
+
+@pytest.mark.parametrize("degree", [0, 2, 8, 9, 15, 16, 20])
+@pytest.mark.parametrize("place", [None, 0.0, 0.37, 1.0, -0.5, 1.5])
+def test_high_degrees_of_decision_splines(degree, place):
+    knots, features = torch.randn(degree + 4, 3, 7), torch.randn(1, 7)
+    parent = None if place is None else torch.full((1, 3), place)
+    raw = {"degree": degree, "epsilon": 1e-6, "bound": 2.7, "slope": 1.3}
+    found = kernels.propose(features, parent, None, knots, None, **raw)
+    basis = sn.basis.bspline_basis(torch.tensor(0.5 if place is None else place).double(), degree + 4, degree)
+    expected = torch.sigmoid(1.3 * torch.einsum("k,kcm,nm->nc", basis, knots.double(), features.double()))
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
+
+
+def test_a_decision_spline_of_high_degree_leaves_the_process_alive():
+    layer = sn.SplineLinear(8, 4, spec="H(17)-D-R4 degree=16").eval()
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        one_by_one = torch.cat([layer(row) for row in x.split(1)])
+        torch.testing.assert_close(one_by_one, layer(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_parent_that_is_not_a_number():
+    parent = torch.tensor([[0.5, torch.nan]])
+    raw = {"degree": 2, "epsilon": 1e-6, "bound": 2.7, "slope": 1.0}
+    found = kernels.propose(torch.randn(1, 4), parent, None, torch.randn(5, 2, 4), None, **raw)
+    assert found.isnan().tolist() == [[False, True]]
+
+
+def test_no_samples():
+    geometry = calls.Geometry(torch.Size((0, 3, 5, 5)), 4, (5, 5), (3, 3), (1, 1), (1, 1), (1, 1), 1, 1, 5, 2)
+    x, position, knots = kernels.channels_last(torch.zeros(0, 3, 5, 5)), torch.zeros(0, 1), torch.randn(5, 4, 27)
+    arranged = kernels.arrange(geometry, knots, None, FLOAT)
+    for some in (arranged, None):
+        y = kernels.forward(geometry, x, position, some, knots, None, None)
+        assert y.shape == (0, 4, 5, 5)
+    _, _, knots_grad, bias_grad = kernels.backward(geometry, x, position, arranged, y, True, True)
+    assert not knots_grad.any()
+    assert not bias_grad.any()
+
+
+def test_a_library_changes_with_the_headers_it_includes(tmp_path):
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    source, header, deeper = tmp_path / "some.cpp", folder / "some.h", folder / "deeper.h"
+    source.write_text('#include "some.h"\n')
+    header.write_text('#include "deeper.h"\n')
+    found = []
+    for text in ("int a;\n", "int b;\n", "int a;\n"):
+        deeper.write_text(text)
+        found.append(build.fingerprint(source, "c++", (f"-I{folder}",)))
+    assert found[0] == found[2] != found[1]

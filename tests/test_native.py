@@ -13,8 +13,7 @@ from torch import nn
 import splinenets as sn
 from splinenets.deployment import deploy
 from splinenets.exporting.capture import capture
-from splinenets.exporting.native import Engine, build
-from splinenets.exporting.native.lowering import native_program
+from splinenets.exporting.native import Engine, build, native_program
 
 
 def compiled(net, example, knots="float32"):

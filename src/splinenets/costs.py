@@ -240,7 +240,7 @@ def _on_splines(layer: SplineLayer) -> list[Tensor]:
     projection = layer.projection
     decision = "knots" if isinstance(projection, Projection) else "weight"
     found = [(layer, "knots"), *([(projection, decision)] if projection.hierarchical else [])]
-    return [p for module, name in found for p in stored(module, name)]
+    return [p for module, name in found for p in stored(module, name) if p is not None]
 
 
 def _first_tensor(example: Any) -> Tensor:

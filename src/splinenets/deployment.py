@@ -207,13 +207,13 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     return net.requires_grad_(False)
 
 
-def stored(module: nn.Module, name: str) -> list[Tensor]:
-    """A parameter in the form in which it is kept: itself, or what ``deploy`` stores in its place."""
+def stored(module: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+    """A parameter in the form in which it is kept: numbers (..., M), and their scale (..., 1) where they have one."""
     if not parametrize.is_parametrized(module, name):
-        return [getattr(module, name)]
+        return module.get_parameter(name), None
     kept = module.get_submodule(f"parametrizations.{name}")
     assert isinstance(kept, parametrize.ParametrizationList)
-    return [getattr(kept, f"original{i}") for i in range(kept.ntensors)]
+    return kept.original0, kept.original1 if kept.ntensors > 1 else None
 
 
 def _store(module: nn.Module, name: str, kind: type[Storage]) -> None:

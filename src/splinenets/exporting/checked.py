@@ -15,8 +15,8 @@ from ..conversion import copy_network
 from ..deployment import deploy
 from ..files import replacing
 from ..layers import SplineLayer
-from .formats import Exported, format_of
-from .obstacles import naming_layers
+from .capture import naming_layers
+from .formats import Exported, runtime_of
 
 PURPOSES = {"latency": False, "throughput": True}  # whether a batch of any size can be asked for
 BATCHES = (1, 2, 3, 17, 64)
@@ -46,7 +46,7 @@ def export(
     metadata   what shall travel in the file, as JSON knows it, beside what is always there: see ``Exported``
     """
     path = Path(path)
-    chosen = format_of(path, to)
+    runtime = runtime_of(path, to)
     if purpose not in PURPOSES:
         raise ValueError(f"unknown purpose {purpose!r}, choose from {list(PURPOSES)}")
     if example.dim() < 2 or not len(example):
@@ -68,8 +68,8 @@ def export(
     with torch.no_grad():
         expected = torch.cat([reference(part) for part in example.split(250)])
     with naming_layers(deployed) as obstacles:
-        content = chosen.dump(deployed, example, PURPOSES[purpose], text, obstacles)
-    exported = chosen.load(content, 1)
+        content = runtime.dump(deployed, example, PURPOSES[purpose], text, obstacles)
+    exported = runtime.load(content, 1)
     try:
         difference, agreeing = compare(exported, example, expected, tolerance)
     except ValueError as error:

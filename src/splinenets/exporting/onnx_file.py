@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from math import comb, factorial, prod
-from typing import Any, cast
+from typing import Protocol, cast
 
 import numpy as np
+import onnx
+import onnxruntime
 import torch
-from torch import Tensor
-from torch.nn.utils import parametrize
+from numpy.typing import ArrayLike
+from onnxscript import ir, opset18
+from torch import Tensor, nn
 
+from ..deployment import stored
 from ..layers import SplineLayer
 from ..operators import Convolution
-from ..projection import FoldedProjection
-from .capture import LAYER, Capture, matching
+from .capture import LAYER, Capture, Obstacles, capture, folded_projection, matching
+from .formats import KEY, Exported
 
 OPSET = 18
 FLOAT = 1  # onnx.TensorProto.FLOAT
 
 
-def onnx_model(captured: Capture, *, any_batch: bool) -> Any:
-    """An ``onnx.ModelProto`` with the input "images" and the output "logits"."""
-    from onnxscript import opset18 as op
+class Ops(Protocol):
+    """ONNX's operators by name, as functions that add a node to the graph."""
 
-    def lower(x: Any, parent: Any, name: str, diffusion: float, shape: list[int], coordinates: int) -> tuple[Any, Any]:
-        return _Lowering(op, captured.layers[name], any_batch).layer(x, parent, diffusion, shape)
+    def __getattr__(self, name: str) -> Callable[..., ir.Value]: ...
+
+
+def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+    """An ONNX model; our metadata is one of its properties."""
+    captured = capture(net, example[:1], any_batch=any_batch, obstacles=obstacles)
+    model = onnx_model(captured, any_batch=any_batch)
+    model.metadata_props.add(key=KEY, value=metadata)
+    return model.SerializeToString()
+
+
+def load(content: bytes, threads: int) -> Exported:
+    """An ONNX model in ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
+
+    def forward(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+
+    return Exported(metadata, forward)
+
+
+def onnx_model(captured: Capture, *, any_batch: bool) -> onnx.ModelProto:
+    """A model with the input "images" and the output "logits"."""
+
+    def lower(
+        x: ir.Value, parent: ir.Value | None, name: str, diffusion: float, shape: list[int], coordinates: int
+    ) -> tuple[ir.Value, ir.Value]:
+        return _Lowering(cast(Ops, opset18), captured.layers[name], any_batch).layer(x, parent, diffusion, shape)
 
     program = torch.onnx.export(
         captured.program,
@@ -33,7 +66,7 @@ def onnx_model(captured: Capture, *, any_batch: bool) -> Any:
         opset_version=OPSET,
         input_names=["images"],
         output_names=["logits"],
-        custom_translation_table={LAYER: cast(Callable[..., Any], lower)},
+        custom_translation_table={LAYER: cast(Callable[..., object], lower)},
         external_data=False,
         verbose=False,
     )
@@ -44,32 +77,33 @@ def onnx_model(captured: Capture, *, any_batch: bool) -> Any:
 class _Lowering:
     """One spline layer as ONNX nodes, as few as possible: at batch 1 a small node costs more than what it computes."""
 
-    def __init__(self, op: Any, layer: SplineLayer, any_batch: bool) -> None:
+    def __init__(self, op: Ops, layer: SplineLayer, any_batch: bool) -> None:
         self.op, self.spline, self.any_batch = op, layer, any_batch
 
-    def constant(self, values: Any) -> Any:
-        from onnxscript import ir
-
+    def constant(self, values: Tensor | ArrayLike) -> ir.Value:
+        """Numbers that stand in the graph."""
         if isinstance(values, Tensor) and values.dtype == torch.bfloat16:
             bits = values.view(torch.int16).numpy()
             return self.op.Constant(value=ir.tensor(bits.view(np.uint16), dtype=ir.DataType.BFLOAT16))
-        values = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
-        return self.op.Constant(value=ir.tensor(values))
+        numbers = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        return self.op.Constant(value=ir.tensor(numbers))
 
-    def parameter(self, module: Any, name: str) -> Any:
+    def parameter(self, module: nn.Module, name: str) -> ir.Value:
         """A tensor as it is stored, and nodes that make numbers of it, which runtimes compute once, when they load."""
-        if not parametrize.is_parametrized(module, name):
-            return self.constant(getattr(module, name))
-        stored = module.parametrizations[name]
-        codes, *scale = (getattr(stored, f"original{i}").detach() for i in range(stored.ntensors))
-        values = self.op.Cast(self.constant(codes), to=FLOAT)
-        return self.op.Mul(values, self.constant(scale[0])) if scale else values
+        numbers, scale = stored(module, name)
+        if numbers.dtype == torch.float32:
+            return self.constant(numbers)
+        values = self.op.Cast(self.constant(numbers), to=FLOAT)
+        return values if scale is None else self.op.Mul(values, self.constant(scale))
 
-    def layer(self, x: Any, parent: Any, diffusion: float, shape: list[int]) -> tuple[Any, Any]:
+    def layer(
+        self, x: ir.Value, parent: ir.Value | None, diffusion: float, shape: list[int]
+    ) -> tuple[ir.Value, ir.Value]:
         """(N, ...), (N, P) -> the output and the positions (N, C)."""
         op, layer = self.op, self.spline
-        if parent is not None and (matrix := matching(layer, parent.shape[1])) is not None:
-            parent = op.MatMul(parent, self.constant(matrix.T))
+        if parent is not None and parent.shape is not None:
+            matrix = matching(layer, cast(int, parent.shape[1]))
+            parent = parent if matrix is None else op.MatMul(parent, self.constant(matrix.T))
         position = self.propose(x, parent)
         if parent is not None and diffusion != 1:
             inherited = op.Mul(parent, self.constant(np.float32(1 - diffusion)))
@@ -81,10 +115,10 @@ class _Lowering:
         y = self.bank(x, basis, shape) if self.any_batch else self.single(x, basis)
         return y, position
 
-    def propose(self, x: Any, parent: Any) -> Any:
+    def propose(self, x: ir.Value, parent: ir.Value | None) -> ir.Value:
         """The folded projection: (N, ...), (N, C) -> (N, C)."""
         op, layer = self.op, self.spline
-        projection = cast(FoldedProjection, layer.projection)
+        projection = folded_projection(layer)
         if layer.spec.projection == "conv" and layer.channel_dim == 1:
             x = op.GlobalAveragePool(x)
         features = op.Flatten(x)
@@ -104,7 +138,7 @@ class _Lowering:
             z = op.Div(z, op.Sqrt(op.Add(op.Mul(z, z), self.constant(np.float32(1)))))
         return op.Sigmoid(op.Mul(z, self.constant(np.float32(projection.slope))))
 
-    def basis(self, position: Any, knots: int, degree: int, factor: float = 1.0) -> Any:
+    def basis(self, position: ir.Value, knots: int, degree: int, factor: float = 1.0) -> ir.Value:
         """Every knot's weight, times ``factor``: (N, C) -> (N, C, K).
 
         A B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!.
@@ -129,7 +163,7 @@ class _Lowering:
         ]
         return op.MatMul(power, self.constant(np.kron(np.asarray(signs)[:, None], np.eye(knots)).astype(np.float32)))
 
-    def single(self, x: Any, basis: Any) -> Any:
+    def single(self, x: ir.Value, basis: ir.Value) -> ir.Value:
         """One sample: mix weights, then a plain operation."""
         op, layer = self.op, self.spline
         count = layer.knots.shape[0]
@@ -143,7 +177,7 @@ class _Lowering:
             return op.Conv(x, weight, *bias, **_attributes(operation))
         return op.Gemm(x, weight, *bias, transB=1)
 
-    def bank(self, x: Any, basis: Any, shape: list[int]) -> Any:
+    def bank(self, x: ir.Value, basis: ir.Value, shape: list[int]) -> ir.Value:
         """Any batch: respond to all knots, then mix the responses; only these weights do not depend on the batch."""
         op, layer = self.op, self.spline
         count, filters, splines = *layer.knots.shape[:2], layer.splines
@@ -168,7 +202,7 @@ class _Lowering:
         return y if bias is None else op.Add(y, self.constant(bias.view(-1, *[1] * (len(shape) - 1))))
 
 
-def _attributes(operation: Convolution) -> dict[str, Any]:
+def _attributes(operation: Convolution) -> dict[str, int | Sequence[int]]:
     before, after = zip(*operation.margins(), strict=True)
     return {
         "kernel_shape": operation.kernel,

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -52,12 +53,22 @@ def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
 
 def fingerprint(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
     """Changes with the source, the compiler and the processor: a home folder may be shared by different machines."""
+    folders = (source.parent, *(Path(flag[2:]) for flag in flags if flag.startswith("-I")))
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-    parts = (source.read_text(), version, features, platform.machine(), *flags)
+    parts = (*_texts(source, folders), version, features, platform.machine())
+    parts += tuple(flag for flag in flags if not flag.startswith("-I"))  # where a header lies does not matter
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _texts(source: Path, folders: tuple[Path, ...]) -> tuple[str, ...]:
+    """A source and the headers beside it that it includes, which may include others."""
+    text = source.read_text()
+    named = re.findall(r'^#include "(.+)"', text, flags=re.MULTILINE)
+    headers = [folder / name for name in named for folder in folders if (folder / name).exists()]
+    return text, *(part for header in headers for part in _texts(header, folders))
 
 
 def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]) -> None:

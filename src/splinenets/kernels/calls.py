@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
+from ctypes import POINTER, Array, Structure, byref, c_float, c_int64, c_void_p
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,16 +34,34 @@ class Geometry(NamedTuple):
 
 
 class _Layer(Structure):
-    """The same order as ``Layer`` in kernels.cpp, and the same holds for the two below."""
+    """The same order as ``Layer`` in kernels.cpp; and so for the others below and their namesakes there."""
 
     _fields_ = [
-        *((f"size{i}", c_int64) for i in range(19)),
+        *((name, c_int64) for name in ("samples", "channels", "height", "width", "filters", "out_height", "out_width")),
+        *((name, c_int64) for name in ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w")),
+        *((name, c_int64) for name in ("dilation_h", "dilation_w", "splines", "dims", "knots", "degree")),
         ("basis", POINTER(c_float)),
     ]
 
 
 class _Base(Structure):
     _fields_ = [("at", c_void_p), ("filter", c_int64), ("channel", c_int64), ("tap", c_int64)]
+
+
+class _Forward(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("x", "position", "arranged", "knots", "bias")),
+        ("base", _Base),
+        ("y", c_void_p),
+    ]
+
+
+class _Gradients(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("x", "position", "knots", "y_grad", "x_grad")),
+        *((name, c_void_p) for name in ("position_grad", "knots_grad", "bias_grad", "partial")),
+        ("threads", c_int64),
+    ]
 
 
 class _Decision(Structure):
@@ -58,16 +76,22 @@ class _Decision(Structure):
 SIGNATURES = {
     "row": [c_void_p],
     "arrange": [c_void_p] * 4,
-    "forward": [c_void_p] * 8,
-    "backward": [c_void_p] * 10,
+    "forward": [c_void_p] * 2,
+    "backward": [c_void_p] * 2,
     "pool": [c_int64] * 3 + [c_void_p] * 2,
     "spread": [c_int64] * 3 + [c_void_p] * 2,
     "propose": [c_void_p] * 4,
 }
 
 
+class _Function(Protocol):
+    """A function of the library: numbers, addresses and what ``byref`` gives -> a number, or nothing, which is 0."""
+
+    def __call__(self, *arguments: object) -> int: ...
+
+
 @lru_cache(maxsize=64)
-def _find(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any] | None:
+def _find(name: str, dtype: torch.dtype | None = None) -> _Function | None:
     symbol = name if dtype is None else f"{name}_{str(dtype).removeprefix('torch.')}"
     function = getattr(library(), symbol, None)
     if function is not None:
@@ -76,7 +100,7 @@ def _find(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any] | N
     return function
 
 
-def _call(name: str, dtype: torch.dtype | None, *arguments: Any) -> Any:
+def _call(name: str, dtype: torch.dtype | None, *arguments: object) -> int:
     function = _find(name, dtype)
     assert function is not None, f"no kernel {name} for {dtype}"
     return function(*arguments)
@@ -139,8 +163,8 @@ def forward(
     """Convolve images (N, C, H, W), channels last; without arranged knots, which pay from some ten samples on, too."""
     shape = (geometry.image[0], geometry.filters, *geometry.output)
     y = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
-    pointers = (x.data_ptr(), position.data_ptr(), _at(arranged), knots.data_ptr(), byref(_base(base)), _at(bias))
-    _call("forward", x.dtype, byref(_layer(geometry)), *pointers, y.data_ptr())
+    pointers = (x.data_ptr(), position.data_ptr(), _at(arranged), knots.data_ptr(), _at(bias))
+    _call("forward", x.dtype, byref(_layer(geometry)), byref(_Forward(*pointers, _base(base), y.data_ptr())))
     return y
 
 
@@ -153,10 +177,11 @@ def backward(
     position_grad = torch.empty_like(position)
     knots_grad = torch.empty(rows, filters, x.shape[1] * prod(geometry.kernel))
     bias_grad = torch.empty(filters) if bias_too else None
-    partial = torch.empty(torch.get_num_threads(), rows * filters * row + filters)  # one share for each thread
+    threads = torch.get_num_threads()
+    partial = torch.empty(threads, rows * filters * row + filters)  # one share for each
     pointers = (x.data_ptr(), position.data_ptr(), arranged.data_ptr(), grad.data_ptr(), _at(x_grad))
     results = (position_grad.data_ptr(), knots_grad.data_ptr(), _at(bias_grad), partial.data_ptr())
-    _call("backward", x.dtype, byref(_layer(geometry)), *pointers, *results)
+    _call("backward", x.dtype, byref(_layer(geometry)), byref(_Gradients(*pointers, *results, threads)))
     return x_grad, position_grad, knots_grad, bias_grad
 
 
@@ -197,7 +222,7 @@ def propose(
 
 
 @lru_cache(maxsize=16)
-def _basis(degree: int) -> Any:
+def _basis(degree: int) -> Array[c_float]:
     numbers = [number for row in basis_matrix(degree) for number in row]
     return (c_float * len(numbers))(*numbers)
 

@@ -7,30 +7,24 @@
 // One scheme serves two kinds of numbers. A *unit* is 32 bits: one float, or two bf16 numbers that one instruction
 // multiplies and adds up. A *vector* is LANES units. Every inner loop multiplies a vector by a broadcast unit.
 
+#include "splines.h"
+
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <omp.h>
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
 
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int LANES = 16, TILE = 24;
+constexpr int TILE = 24;
 #else
-constexpr int LANES = 8, TILE = 12;  // accumulators that fit the registers, some left for operands
+constexpr int TILE = 12;  // accumulators that fit the registers, some left for operands
 #endif
-
-typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t Units __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-inline Vector broadcast(float value) { return value - Vector{}; }
 
 // Two kinds of numbers: Real as stored, PER_UNIT of them in a unit
 
@@ -56,9 +50,7 @@ struct Bfloat {
     memcpy(&both, unit, 4);
     return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(both), (__m512bh)weights);
   }
-  static Vector read(const Real* from) {
-    return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
-  }
+  static Vector read(const Real* from) { return load(from); }
   static void write(Real* to, Vector value) {
     _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
   }
@@ -81,8 +73,6 @@ void write_some(typename T::Real* to, Vector value, int count) {
   if (count >= LANES) return T::write(to, value);
   for (int i = 0; i < count; i++) to[i] = T::from_float(value[i]);
 }
-
-constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
@@ -126,9 +116,9 @@ struct Plan : Layer {
 
   explicit Plan(const Layer& layer) : Layer(layer) {
     taps = kernel_h * kernel_w;
-    depth = round_up(channels, PER_UNIT);       // channels in a padded image and in a row of weights
-    width_f = round_up(filters, PER_UNIT);      // filters in a padded gradient
-    row = round_up(taps * depth, BLOCK);        // one filter: (taps, depth), then zeros
+    depth = round_up(channels, PER_UNIT);   // channels in a padded image and in a row of weights
+    width_f = round_up(filters, PER_UNIT);  // filters in a padded gradient
+    row = round_up(taps * depth, BLOCK);    // one filter: (taps, depth), then zeros
     active = dims * (degree + 1);
     rows = dims * knots;
     filter_blocks = (filters + LANES - 1) / LANES;
@@ -147,22 +137,17 @@ struct Active {
 
 // The basis functions that a sample's positions touch: (splines, dims) -> (splines, active)
 void touch(const Layer& layer, const float* position, Active* result) {
-  const int degree = layer.degree, spans = layer.knots - degree;
+  const Basis basis = {layer.knots, layer.degree, layer.basis};
+  const int spans = int(layer.knots - layer.degree);
   for (int64_t s = 0; s < layer.splines; s++)
     for (int64_t dim = 0; dim < layer.dims; dim++) {
-      float p = position[s * layer.dims + dim];
-      bool inside = p >= 0 && p <= 1;
-      float u = (p < 0 ? 0 : p > 1 ? 1 : p) * spans;
-      int span = u >= 1 ? (u < spans ? int(u) : spans - 1) : 0;
-      float t = u - span;
-      for (int j = 0; j <= degree; j++) {
-        float value = 0, slope = 0;
-        for (int q = degree; q >= 0; q--) {
-          slope = slope * t + value;
-          value = value * t + layer.basis[q * (degree + 1) + j];
-        }
-        value = value < 0 ? 0 : value;
-        *result++ = {int(dim * layer.knots) + span + j, value / layer.dims, inside ? slope * spans / layer.dims : 0};
+      const float p = position[s * layer.dims + dim];
+      const bool inside = p >= 0 && p <= 1;
+      const Spot spot = locate(basis, p);
+      for (int j = 0; j <= layer.degree; j++) {
+        const Height here = evaluate(basis, j, spot.t);
+        const float slope = inside ? here.slope * spans / layer.dims : 0;
+        *result++ = {int(dim * layer.knots) + spot.span + j, here.value / layer.dims, slope};
       }
     }
 }
@@ -185,39 +170,15 @@ void mix_some(const Plan<T>& plan, const typename T::Real* knots, const Active* 
 template <class T>
 void mix(const Plan<T>& plan, const typename T::Real* knots, const Active* active, typename T::Real* to) {
   switch (plan.active) {
-    case 2: return mix_some<T, 2>(plan, knots, active, to);
-    case 3: return mix_some<T, 3>(plan, knots, active, to);
-    case 4: return mix_some<T, 4>(plan, knots, active, to);
-    default: return mix_some<T, 0>(plan, knots, active, to);
+    case 2:
+      return mix_some<T, 2>(plan, knots, active, to);
+    case 3:
+      return mix_some<T, 3>(plan, knots, active, to);
+    case 4:
+      return mix_some<T, 4>(plan, knots, active, to);
+    default:
+      return mix_some<T, 0>(plan, knots, active, to);
   }
-}
-
-// LANES rows of LANES units -> their transpose
-inline void transpose(const uint32_t* from, int64_t stride, uint32_t* to) {
-#if defined(__AVX512F__)
-  __m512i r[16], t[16];
-  for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + i * stride);
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4)
-    for (int j = 0; j < 2; j++) {
-      r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
-      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
-    }
-  for (int i = 0; i < 4; i++) {
-    __m512i a = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88), b = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    __m512i c = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88), d = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    _mm512_storeu_si512(to + 16 * i, _mm512_shuffle_i32x4(a, c, 0x88));
-    _mm512_storeu_si512(to + 16 * (i + 4), _mm512_shuffle_i32x4(b, d, 0x88));
-    _mm512_storeu_si512(to + 16 * (i + 8), _mm512_shuffle_i32x4(a, c, 0xdd));
-    _mm512_storeu_si512(to + 16 * (i + 12), _mm512_shuffle_i32x4(b, d, 0xdd));
-  }
-#else
-  for (int i = 0; i < LANES; i++)
-    for (int j = 0; j < LANES; j++) to[j * LANES + i] = from[i * stride + j];
-#endif
 }
 
 // Filters across lanes: (filters, row) -> (filter_blocks, units of a row, LANES)
@@ -226,7 +187,7 @@ void filters_across(const Plan<T>& plan, const typename T::Real* mixed, uint32_t
   const int64_t units = plan.row / T::PER_UNIT;
   for (int64_t b = 0; b < plan.filter_blocks; b++)
     for (int64_t u = 0; u < units; u += LANES)
-      transpose(reinterpret_cast<const uint32_t*>(mixed + b * LANES * plan.row) + u, units, to + (b * units + u) * LANES);
+      transpose(mixed + b * LANES * plan.row + u * T::PER_UNIT, units, to + (b * units + u) * LANES);
 }
 
 // A base as torch keeps it, and how far apart its neighbours lie
@@ -236,14 +197,21 @@ struct Base {
   float operator()(int64_t f, int64_t c, int64_t t) const { return at ? at[f * filter + c * channel + t * tap] : 0; }
 };
 
-// For few samples: mix knots as torch keeps them, (rows, filters, channels, taps), and lay filters across lanes at once.
-// `room` holds LANES filters, `laid` the same with filters across lanes, (taps, channels, LANES)
+// Knots as torch keeps them, (rows, filters, channels, taps), and room for LANES filters, before and after they are turned
+struct Loose {
+  const float* knots;
+  Base base;
+  float *room, *laid;  // (LANES, fan-in), (taps, channels, LANES)
+};
+
+// For few samples: mix loose knots, and lay filters across lanes at once; blocks of filters from first to last
 template <class T>
-void mix_across(const Plan<T>& plan, int64_t first, int64_t last, const float* knots, const Base& base, const Active* active,
-                float* room, float* laid, uint32_t* to) {  // blocks of filters from first to last
+void mix_across(const Plan<T>& plan, const Loose& loose, const Active* active, int64_t first, int64_t last, uint32_t* to) {
+  const float* knots = loose.knots;
+  const Base& base = loose.base;
+  float *room = loose.room, *laid = loose.laid;
   const int64_t fan_in = plan.channels * plan.taps, stride = plan.filters * fan_in, row = round_up(fan_in, LANES);
-  uint32_t block[LANES * LANES];
-  const float* turned = reinterpret_cast<const float*>(block);
+  float turned[LANES * LANES];
   for (int64_t b = first; b < last; b++) {
     const int64_t count = std::min<int64_t>(LANES, plan.filters - b * LANES);
     for (int64_t i = 0; i < count; i++) {
@@ -256,11 +224,11 @@ void mix_across(const Plan<T>& plan, int64_t first, int64_t last, const float* k
         return sum;
       };
       int64_t j = 0;
-      for (; j + LANES <= fan_in; j += LANES) store(room + i * row + j, mixed(j, load));
+      for (; j + LANES <= fan_in; j += LANES) store(room + i * row + j, mixed(j, Float::read));
       for (; j < fan_in; j++) room[i * row + j] = mixed(j, [](const float* at) { return *at; });
     }
     for (int64_t j = 0, c = 0, t = 0; j < fan_in; j += LANES) {
-      transpose(reinterpret_cast<const uint32_t*>(room) + j, row, block);
+      transpose(room + j, row, turned);
       for (int i = 0; i < LANES && j + i < fan_in; i++) {
         store(laid + (t * plan.channels + c) * LANES, load(turned + i * LANES));
         if (++t == plan.taps) t = 0, c++;
@@ -269,7 +237,7 @@ void mix_across(const Plan<T>& plan, int64_t first, int64_t last, const float* k
     if (base.at && base.tap != 1) {  // channels last: the order of `laid`
       for (int64_t i = 0; i < count; i++) memcpy(room + i * row, base.at + (b * LANES + i) * fan_in, 4 * fan_in);
       for (int64_t j = 0; j < fan_in; j += LANES) {
-        transpose(reinterpret_cast<const uint32_t*>(room) + j, row, block);
+        transpose(room + j, row, turned);
         for (int i = 0; i < LANES && j + i < fan_in; i++)
           store(laid + (j + i) * LANES, load(laid + (j + i) * LANES) + load(turned + i * LANES));
       }
@@ -316,19 +284,34 @@ struct Tap {
   int64_t from, weights;  // where it reads, from an output's own place, and its units among the weights
 };
 
+// A grid of outputs, and what they are made of
+template <class T>
+struct Grid {
+  const typename T::Real* image;  // where the first output reads
+  int64_t line, step;             // from there to where the next row and the next place read
+  int64_t high, wide;
+  const Tap* taps;
+  int count;                // of taps
+  const uint32_t* weights;  // (blocks of outputs, taps, units, LANES)
+  int64_t block, units;     // of all taps, times LANES; of one
+  const float* bias;
+  typename T::Real* to;
+  int64_t to_line, to_step, outputs;
+};
+
 // OUT blocks of LANES outputs at PIXELS places of a row; STEP numbers from one place to the next, 0: known later
 template <class T, int PIXELS, int OUT, int STEP>
-void tile(const typename T::Real* image, int64_t step, const Tap* taps, int count, const uint32_t* weights, int64_t block,
-          int64_t units, const float* bias, typename T::Real* to, int64_t to_step, int outputs) {
-  if (STEP) step = STEP;
+void tile(const Grid<T>& grid, const typename T::Real* image, typename T::Real* to) {
+  const int64_t step = STEP ? STEP : grid.step, to_step = grid.to_step, block = grid.block, units = grid.units;
+  const int outputs = int(grid.outputs);
   Vector sum[OUT][PIXELS];
 #pragma GCC unroll 2
   for (int o = 0; o < OUT; o++)
 #pragma GCC unroll 24
-    for (int p = 0; p < PIXELS; p++) sum[o][p] = load(bias + o * LANES);
-  for (int t = 0; t < count; t++) {
-    const typename T::Real* from = image + taps[t].from;
-    const uint32_t* w = weights + taps[t].weights * LANES;
+    for (int p = 0; p < PIXELS; p++) sum[o][p] = load(grid.bias + o * LANES);
+  for (const Tap *tap = grid.taps, *end = tap + grid.count; tap < end; tap++) {
+    const typename T::Real* from = image + tap->from;
+    const uint32_t* w = grid.weights + tap->weights * LANES;
     for (int64_t u = 0; u < units; u++, from += T::PER_UNIT, w += LANES) {
       Units here[OUT];
       for (int o = 0; o < OUT; o++) here[o] = *reinterpret_cast<const Units*>(w + o * block);
@@ -350,8 +333,7 @@ void tile(const typename T::Real* image, int64_t step, const Tap* taps, int coun
 }
 
 template <class T>
-using Tile = void (*)(const typename T::Real*, int64_t, const Tap*, int, const uint32_t*, int64_t, int64_t, const float*,
-                      typename T::Real*, int64_t, int);
+using Tile = void (*)(const Grid<T>&, const typename T::Real*, typename T::Real*);
 
 template <class T, int OUT, int STEP, int MOST>
 struct Tiles {  // the function for each number of places up to MOST
@@ -368,57 +350,73 @@ template <class T, int OUT>
 Tile<T> find_tile(int pixels, int64_t step) {
   constexpr int MOST = TILE / OUT > 16 ? 16 : TILE / OUT;
   switch (step) {
-    case 16: return Tiles<T, OUT, 16, MOST>::find(pixels);
-    case 32: return Tiles<T, OUT, 32, MOST>::find(pixels);
-    case 64: return Tiles<T, OUT, 64, MOST>::find(pixels);
-    default: return Tiles<T, OUT, 0, MOST>::find(pixels);
+    case 16:
+      return Tiles<T, OUT, 16, MOST>::find(pixels);
+    case 32:
+      return Tiles<T, OUT, 32, MOST>::find(pixels);
+    case 64:
+      return Tiles<T, OUT, 64, MOST>::find(pixels);
+    default:
+      return Tiles<T, OUT, 0, MOST>::find(pixels);
   }
 }
 
-// A grid of outputs: `image` is where the first one reads, rows and places follow in steps
 template <class T>
-void convolve(const typename T::Real* image, int64_t line, int64_t step, int64_t high, int64_t wide, const Tap* taps, int count,
-              const uint32_t* weights, int64_t block, int64_t units, const float* bias, typename T::Real* to, int64_t to_line,
-              int64_t to_step, int64_t outputs) {
-  for (int64_t first = 0; first < outputs;) {
-    const bool two = outputs - first > LANES;
+void convolve(Grid<T> grid) {
+  while (grid.outputs > 0) {
+    const bool two = grid.outputs > LANES;
     const int most = two ? TILE / 2 : (TILE > 16 ? 16 : TILE);
-    const int64_t parts = (wide + most - 1) / most;
+    const int64_t parts = (grid.wide + most - 1) / most;
     for (int64_t part = 0, x = 0; part < parts; part++) {
-      const int pixels = (wide - x + parts - part - 1) / (parts - part);  // evenly shared
-      Tile<T> run = two ? find_tile<T, 2>(pixels, step) : find_tile<T, 1>(pixels, step);
-      for (int64_t y = 0; y < high; y++)
-        run(image + y * line + x * step, step, taps, count, weights, block, units, bias + first, to + y * to_line + x * to_step + first,
-            to_step, outputs - first);
+      const int pixels = (grid.wide - x + parts - part - 1) / (parts - part);  // evenly shared
+      Tile<T> run = two ? find_tile<T, 2>(pixels, grid.step) : find_tile<T, 1>(pixels, grid.step);
+      for (int64_t y = 0; y < grid.high; y++)
+        run(grid, grid.image + y * grid.line + x * grid.step, grid.to + y * grid.to_line + x * grid.to_step);
       x += pixels;
     }
-    first += two ? 2 * LANES : LANES;
-    weights += (two ? 2 : 1) * block;
+    const int64_t done = two ? 2 : 1;  // blocks
+    grid.weights += done * grid.block;
+    grid.bias += done * LANES, grid.to += done * LANES, grid.outputs -= done * LANES;
   }
 }
 
-// Copy an image (high, wide, depth) into one with a margin, zeros around it and behind its channels
 template <class R>
-void pad(const R* from, int64_t high, int64_t wide, int64_t depth, R* to, int64_t to_high, int64_t to_wide, int64_t to_depth,
-         int64_t top, int64_t left) {
-  memset(to, 0, sizeof(R) * to_high * to_wide * to_depth);
-  for (int64_t y = 0; y < high; y++) {
-    if (y + top < 0 || y + top >= to_high) continue;
-    const int64_t skip = left < 0 ? -left : 0, most = to_wide - left < wide ? to_wide - left : wide;
-    const R* source = from + (y * wide + skip) * depth;
-    R* target = to + ((y + top) * to_wide + left + skip) * to_depth;
-    if (depth == to_depth) {
-      if (most > skip) memcpy(target, source, sizeof(R) * (most - skip) * depth);
+struct Picture {
+  R* at;
+  int64_t high, wide, depth;
+};
+
+// Copy an image into one with a margin, zeros around it and behind its channels
+template <class R>
+void pad(const Picture<const R>& from, const Picture<R>& to, int64_t top, int64_t left) {
+  memset(to.at, 0, sizeof(R) * to.high * to.wide * to.depth);
+  for (int64_t y = 0; y < from.high; y++) {
+    if (y + top < 0 || y + top >= to.high) continue;
+    const int64_t skip = left < 0 ? -left : 0, most = std::min(to.wide - left, from.wide);
+    const R* source = from.at + (y * from.wide + skip) * from.depth;
+    R* target = to.at + ((y + top) * to.wide + left + skip) * to.depth;
+    if (from.depth == to.depth) {
+      if (most > skip) memcpy(target, source, sizeof(R) * (most - skip) * from.depth);
     } else {
-      for (int64_t x = skip; x < most; x++, source += depth, target += to_depth)
-        for (int64_t c = 0; c < depth; c++) target[c] = source[c];
+      for (int64_t x = skip; x < most; x++, source += from.depth, target += to.depth)
+        for (int64_t c = 0; c < from.depth; c++) target[c] = source[c];
     }
   }
 }
 
+// What Python hands over to go forward; the same order in calls.py
 template <class T>
-void forward(const Layer& layer, const typename T::Real* x, const float* position, const typename T::Real* arranged,
-             const float* knots, const Base& base, const float* bias, typename T::Real* y) {
+struct Forward {
+  const typename T::Real* x;
+  const float* position;
+  const typename T::Real* arranged;  // nullptr: mix loose knots
+  const float *knots, *bias;
+  Base base;
+  typename T::Real* y;
+};
+
+template <class T>
+void forward(const Layer& layer, const Forward<T>& io) {
   typedef typename T::Real Real;
   const Plan<T> plan(layer);
   const int64_t units = plan.row / T::PER_UNIT, image = plan.padded_h * plan.padded_w * plan.depth;
@@ -437,33 +435,43 @@ void forward(const Layer& layer, const typename T::Real* x, const float* positio
     float* rows = scratch.take<float>(room);
     float* laid = scratch.take<float>(room);
     memset(rows, 0, 4 * room);
-    if (arranged) memset(mixed, 0, sizeof(Real) * all_filters * plan.row);
-    for (int64_t f = 0; f < all_filters + LANES; f++) biases[f] = bias && f < plan.filters ? bias[f] : 0;
+    if (io.arranged) memset(mixed, 0, sizeof(Real) * all_filters * plan.row);
+    for (int64_t f = 0; f < all_filters + LANES; f++) biases[f] = io.bias && f < plan.filters ? io.bias[f] : 0;
     for (int64_t i = 0, tap = 0; i < plan.kernel_h; i++)
       for (int64_t j = 0; j < plan.kernel_w; j++, tap++)
-        taps[tap] = {(i * plan.dilation_h * plan.padded_w + j * plan.dilation_w) * plan.depth, tap * plan.depth / T::PER_UNIT};
+        taps[tap] = {(i * plan.dilation_h * plan.padded_w + j * plan.dilation_w) * plan.depth,
+                     tap * plan.depth / T::PER_UNIT};
     // fewer samples than threads share out their filters, or else the rows of their outputs
-    const int64_t parts = std::max<int64_t>(1, omp_get_num_threads() / plan.samples), blocks = plan.filter_blocks;
-    const bool by_filters = !arranged && blocks % parts == 0;
+    const int64_t parts = std::max<int64_t>(1, omp_get_num_threads() / std::max<int64_t>(1, plan.samples)),
+                  blocks = plan.filter_blocks;
+    const bool by_filters = !io.arranged && blocks % parts == 0;
 #pragma omp for schedule(static)
     for (int64_t task = 0; task < plan.samples * parts; task++) {
       const int64_t n = task / parts, part = task % parts;
       const int64_t first = by_filters ? blocks * part / parts : 0, last = by_filters ? blocks * (part + 1) / parts : blocks;
       const int64_t top = by_filters ? 0 : plan.out_height * part / parts;
       const int64_t bottom = by_filters ? plan.out_height : plan.out_height * (part + 1) / parts;
-      touch(plan, position + n * plan.splines * plan.dims, active);
-      if (arranged) {
-        mix<T>(plan, arranged, active, mixed);
+      touch(plan, io.position + n * plan.splines * plan.dims, active);
+      if (io.arranged) {
+        mix<T>(plan, io.arranged, active, mixed);
         filters_across<T>(plan, mixed, weights);
       } else {
-        mix_across<T>(plan, first, last, knots, base, active, rows, laid, weights);
+        mix_across<T>(plan, {io.knots, io.base, rows, laid}, active, first, last, weights);
       }
-      pad(x + n * plan.height * plan.width * plan.channels, plan.height, plan.width, plan.channels, padded, plan.padded_h, plan.padded_w,
-          plan.depth, plan.pad_h, plan.pad_w);
-      const int64_t line = plan.stride_h * plan.padded_w * plan.depth, to_line = plan.out_width * plan.filters, from = first * LANES;
-      convolve<T>(padded + top * line, line, plan.stride_w * plan.depth, bottom - top, plan.out_width, taps, plan.taps, weights,
-                  units * LANES, plan.depth / T::PER_UNIT, biases + from, y + (n * plan.out_height + top) * to_line + from, to_line,
-                  plan.filters, std::min(plan.filters, last * LANES) - from);
+      const Picture<const Real> source = {io.x + n * plan.height * plan.width * plan.channels, plan.height, plan.width,
+                                          plan.channels};
+      pad<Real>(source, {padded, plan.padded_h, plan.padded_w, plan.depth}, plan.pad_h, plan.pad_w);
+      Grid<T> grid;
+      grid.line = plan.stride_h * plan.padded_w * plan.depth, grid.step = plan.stride_w * plan.depth;
+      grid.image = padded + top * grid.line;
+      grid.high = bottom - top, grid.wide = plan.out_width;
+      grid.taps = taps, grid.count = plan.taps;
+      grid.weights = weights, grid.block = units * LANES, grid.units = plan.depth / T::PER_UNIT;
+      grid.bias = biases + first * LANES;
+      grid.to_line = plan.out_width * plan.filters, grid.to_step = plan.filters;
+      grid.to = io.y + (n * plan.out_height + top) * grid.to_line + first * LANES;
+      grid.outputs = std::min(plan.filters, last * LANES) - first * LANES;
+      convolve<T>(grid);
     }
   }
 }
@@ -516,8 +524,9 @@ template <class T>
 struct Backward : Plan<T> {
   typedef Plan<T> P;
   typedef typename T::Real Real;
-  using P::channels, P::depth, P::dilation_h, P::dilation_w, P::dims, P::filters, P::height, P::kernel_h, P::kernel_w, P::out_height,
-      P::out_width, P::pad_h, P::pad_w, P::row, P::splines, P::stride_h, P::stride_w, P::taps, P::width, P::width_f;
+  using P::channels, P::depth, P::dilation_h, P::dilation_w, P::dims, P::filters, P::height, P::kernel_h, P::kernel_w,
+      P::out_height, P::out_width, P::pad_h, P::pad_w, P::row, P::splines, P::stride_h, P::stride_w, P::taps, P::width,
+      P::width_f;
   static constexpr int PER_UNIT = T::PER_UNIT, TOGETHER = 4;  // samples whose gradients meet the knots at once
 
   bool narrow;  // few channels would leave most lanes empty
@@ -540,8 +549,9 @@ struct Backward : Plan<T> {
     grad_w = std::max(width / stride_w + 2, out_width) + 2 * margin_w;
     const int64_t image = this->padded_h * wide, filter = TOGETHER * filters * row;
     const int64_t units = this->channel_blocks * taps * width_f / PER_UNIT * LANES;
-    scratch.reserve(sizeof(Real) * (image * (depth + all_channels * PER_UNIT) + out_height * across * all_filters * PER_UNIT +
-                                    grad_h * grad_w * width_f + (all_filters + 2) * row) +
+    scratch.reserve(sizeof(Real) *
+                        (image * (depth + all_channels * PER_UNIT) + out_height * across * all_filters * PER_UNIT +
+                         grad_h * grad_w * width_f + (all_filters + 2) * row) +
                     4 * (units + filter + all_channels + LANES) + TOGETHER * splines * P::active * sizeof(Active) +
                     taps * sizeof(Tap) + 1024);
     padded = scratch.take<Real>(image * depth);
@@ -561,7 +571,7 @@ struct Backward : Plan<T> {
 
   // Units of neighbours: every place of the image beside the one a stride further, outputs' gradients two by two
   void pair_up(const Real* x, const Real* dy) {
-    pad(x, height, width, channels, padded, this->padded_h, wide, depth, pad_h, pad_w);
+    pad<Real>({x, height, width, channels}, {padded, this->padded_h, wide, depth}, pad_h, pad_w);
     const int64_t all_channels = this->channel_blocks * LANES, all_filters = this->filter_blocks * LANES;
     for (int64_t y = 0; narrow && y < this->padded_h; y++)
       for (int64_t i = 0; i < this->padded_w * channels; i++)
@@ -643,37 +653,53 @@ struct Backward : Plan<T> {
   // The gradient of one sample's image. Row r went into the outputs (r + pad - i dilation) / stride where that is whole,
   // so rows and columns that leave the same remainder by the strides are one convolution of the outputs' gradient.
   void image_gradient(const Real* dy, Real* dx) {
-    pad(dy, out_height, out_width, filters, grad, grad_h, grad_w, width_f, margin_h, margin_w);
+    pad<Real>({dy, out_height, out_width, filters}, {grad, grad_h, grad_w, width_f}, margin_h, margin_w);
+    Grid<T> grid;
+    grid.image = grad, grid.line = grad_w * width_f, grid.step = width_f;
+    grid.taps = tap_list;
+    grid.weights = weights, grid.block = taps * width_f / PER_UNIT * LANES, grid.units = width_f / PER_UNIT;
+    grid.bias = no_bias;
+    grid.to_line = stride_h * width * channels, grid.to_step = stride_w * channels, grid.outputs = channels;
     for (int64_t a = 0; a < stride_h && a < height; a++)
       for (int64_t b = 0; b < stride_w && b < width; b++) {
-        int count = 0;
+        grid.count = 0;
         for (int64_t tap = 0; tap < taps; tap++) {
           const int64_t up = a + pad_h - tap / kernel_w * dilation_h, left = b + pad_w - tap % kernel_w * dilation_w;
           if (up % stride_h || left % stride_w) continue;
           const int64_t from = (up / stride_h + margin_h) * grad_w + left / stride_w + margin_w;
-          tap_list[count++] = {from * width_f, tap * width_f / PER_UNIT};
+          tap_list[grid.count++] = {from * width_f, tap * width_f / PER_UNIT};
         }
-        convolve<T>(grad, grad_w * width_f, width_f, (height - a + stride_h - 1) / stride_h, (width - b + stride_w - 1) / stride_w,
-                    tap_list, count, weights, taps * width_f / PER_UNIT * LANES, width_f / PER_UNIT, no_bias,
-                    dx + (a * width + b) * channels, stride_h * width * channels, stride_w * channels, channels);
+        grid.high = (height - a + stride_h - 1) / stride_h, grid.wide = (width - b + stride_w - 1) / stride_w;
+        grid.to = dx + (a * width + b) * channels;
+        convolve<T>(grid);
       }
   }
 };
 
+// What Python hands over to go backward, and where the gradients go; the same order in calls.py
 template <class T>
-void backward(const Layer& layer, const typename T::Real* x, const float* position, const typename T::Real* knots,
-              const typename T::Real* y_grad, typename T::Real* x_grad, float* position_grad, float* knots_grad, float* bias_grad,
-              float* partial) {
+struct Gradients {
+  const typename T::Real* x;
+  const float* position;
+  const typename T::Real *knots, *y_grad;
+  typename T::Real* x_grad;  // nullptr: nobody asks
+  float *position_grad, *knots_grad, *bias_grad;
+  float* partial;   // the threads' shares of the last two
+  int64_t threads;  // for as many there is room
+};
+
+template <class T>
+void backward(const Layer& layer, const Gradients<T>& io) {
   const Plan<T> plan(layer);
   const int64_t curve = plan.rows * plan.filters * plan.row, share = curve + plan.filters;  // the bias's gradient behind
   const int64_t image = plan.height * plan.width * plan.channels, output = plan.out_height * plan.out_width * plan.filters;
   const int64_t coordinates = plan.splines * plan.dims, sample = plan.filters * plan.row;
-  memset(position_grad, 0, 4 * plan.samples * coordinates);
-#pragma omp parallel
+  memset(io.position_grad, 0, 4 * plan.samples * coordinates);
+#pragma omp parallel num_threads(int(io.threads))
   {
     Backward<T> work(layer);
     const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-    float* my_knots = partial + me * share;
+    float* my_knots = io.partial + me * share;
     float* my_bias = my_knots + curve;
     memset(my_knots, 0, 4 * share);
     const int64_t begin = plan.samples * me / team, end = plan.samples * (me + 1) / team;
@@ -682,17 +708,17 @@ void backward(const Layer& layer, const typename T::Real* x, const float* positi
       for (int64_t i = 0; i < count; i++) {
         const int64_t n = first + i;
         Active* active = work.active + i * plan.splines * plan.active;
-        touch(plan, position + n * coordinates, active);
-        work.pair_up(x + n * image, y_grad + n * output);
+        touch(plan, io.position + n * coordinates, active);
+        work.pair_up(io.x + n * image, io.y_grad + n * output);
         work.weights_gradient(work.filters_grad + i * sample);
-        if (x_grad) {
-          mix<T>(plan, knots, active, work.mixed);
+        if (io.x_grad) {
+          mix<T>(plan, io.knots, active, work.mixed);
           channels_across<T>(plan, work.mixed, work.weights);
-          work.image_gradient(y_grad + n * output, x_grad + n * image);
+          work.image_gradient(io.y_grad + n * output, io.x_grad + n * image);
         }
-        if (bias_grad) add_up<T>(y_grad + n * output, plan.out_height * plan.out_width, plan.filters, my_bias);
+        if (io.bias_grad) add_up<T>(io.y_grad + n * output, plan.out_height * plan.out_width, plan.filters, my_bias);
       }
-      absorb<T>(plan, count, knots, work.active, work.filters_grad, my_knots, position_grad + first * coordinates);
+      absorb<T>(plan, count, io.knots, work.active, work.filters_grad, my_knots, io.position_grad + first * coordinates);
     }
 #pragma omp barrier
     // threads' shares together, in the order that torch keeps: (rows, filters, channels, taps)
@@ -701,13 +727,13 @@ void backward(const Layer& layer, const typename T::Real* x, const float* positi
       for (int64_t c = 0; c < plan.channels; c++)
         for (int64_t tap = 0; tap < plan.taps; tap++) {
           float sum = 0;
-          for (int64_t t = 0; t < team; t++) sum += partial[t * share + r * plan.row + tap * plan.depth + c];
-          knots_grad[(r * plan.channels + c) * plan.taps + tap] = sum;
+          for (int64_t t = 0; t < team; t++) sum += io.partial[t * share + r * plan.row + tap * plan.depth + c];
+          io.knots_grad[(r * plan.channels + c) * plan.taps + tap] = sum;
         }
 #pragma omp single
-    for (int64_t f = 0; bias_grad && f < plan.filters; f++) {
-      bias_grad[f] = 0;
-      for (int64_t t = 0; t < team; t++) bias_grad[f] += partial[t * share + curve + f];
+    for (int64_t f = 0; io.bias_grad && f < plan.filters; f++) {
+      io.bias_grad[f] = 0;
+      for (int64_t t = 0; t < team; t++) io.bias_grad[f] += io.partial[t * share + curve + f];
     }
   }
 }
@@ -764,14 +790,14 @@ void arrange(const Layer& layer, const float* knots, const Base& base, typename 
 
 // Positions from features, when nothing is to be learnt; the same order in calls.py
 struct Decision {
-  int64_t samples, features, coordinates, knots, degree;  // knots: of decision splines, 0 if there are none
+  int64_t samples, features, coordinates, knots, degree;   // knots: of decision splines, 0 if there are none
   const float *basis, *weight, *spline, *mean, *variance;  // what there is not is nullptr
   float epsilon, bound, slope;
 };
 
 extern "C" void propose(const Decision* decision, const float* features, const float* parent, float* to) {
   const Decision& d = *decision;
-  const Layer basis = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, d.knots, d.degree, d.basis};
+  const Basis basis = {d.knots, d.degree, d.basis};
   for (int64_t n = 0; n < d.samples; n++)
     for (int64_t c = 0; c < d.coordinates; c++) {
       const float* x = features + n * d.features;
@@ -783,11 +809,9 @@ extern "C" void propose(const Decision* decision, const float* features, const f
       };
       float raw = d.weight ? dot(d.weight + c * d.features) : 0;
       if (d.spline) {
-        Active active[16];
-        const float middle = 0.5f;
-        touch(basis, parent ? parent + n * d.coordinates + c : &middle, active);
+        const Spot spot = locate(basis, parent ? parent[n * d.coordinates + c] : 0.5f);
         for (int a = 0; a <= d.degree; a++)
-          raw += active[a].value * dot(d.spline + (active[a].row * d.coordinates + c) * d.features);
+          raw += evaluate(basis, a, spot.t).value * dot(d.spline + ((spot.span + a) * d.coordinates + c) * d.features);
       }
       if (d.mean) {
         raw = (raw - d.mean[c]) / std::sqrt(d.variance[c] + d.epsilon);
@@ -797,27 +821,19 @@ extern "C" void propose(const Decision* decision, const float* features, const f
     }
 }
 
-#define EXPORT(KIND, name)                                                                                                   \
-  extern "C" void pool_##name(int64_t samples, int64_t places, int64_t channels, const KIND::Real* x, float* to) {           \
-    pool<KIND>(samples, places, channels, x, to);                                                                            \
-  }                                                                                                                          \
-  extern "C" void spread_##name(int64_t samples, int64_t places, int64_t channels, const float* grad, KIND::Real* to) {      \
-    spread<KIND>(samples, places, channels, grad, to);                                                                       \
-  }                                                                                                                          \
-  extern "C" int64_t row_##name(const Layer* layer) { return Plan<KIND>(*layer).row; }                                       \
-  extern "C" void arrange_##name(const Layer* layer, const float* knots, const Base* base, KIND::Real* to) {                 \
-    arrange<KIND>(*layer, knots, *base, to);                                                                                 \
-  }                                                                                                                          \
-  extern "C" void forward_##name(const Layer* layer, const KIND::Real* x, const float* position,                             \
-                                 const KIND::Real* arranged, const float* knots, const Base* base, const float* bias,        \
-                                 KIND::Real* y) {                                                                            \
-    forward<KIND>(*layer, x, position, arranged, knots, *base, bias, y);                                                     \
-  }                                                                                                                          \
-  extern "C" void backward_##name(const Layer* layer, const KIND::Real* x, const float* position, const KIND::Real* knots,   \
-                                  const KIND::Real* y_grad, KIND::Real* x_grad, float* position_grad, float* knots_grad,     \
-                                  float* bias_grad, float* partial) {                                                        \
-    backward<KIND>(*layer, x, position, knots, y_grad, x_grad, position_grad, knots_grad, bias_grad, partial);               \
-  }
+#define EXPORT(KIND, name)                                                                                              \
+  extern "C" void pool_##name(int64_t samples, int64_t places, int64_t channels, const KIND::Real* x, float* to) {      \
+    pool<KIND>(samples, places, channels, x, to);                                                                       \
+  }                                                                                                                     \
+  extern "C" void spread_##name(int64_t samples, int64_t places, int64_t channels, const float* grad, KIND::Real* to) { \
+    spread<KIND>(samples, places, channels, grad, to);                                                                  \
+  }                                                                                                                     \
+  extern "C" int64_t row_##name(const Layer* layer) { return Plan<KIND>(*layer).row; }                                  \
+  extern "C" void arrange_##name(const Layer* layer, const float* knots, const Base* base, KIND::Real* to) {            \
+    arrange<KIND>(*layer, knots, *base, to);                                                                            \
+  }                                                                                                                     \
+  extern "C" void forward_##name(const Layer* layer, const Forward<KIND>* io) { forward<KIND>(*layer, *io); }           \
+  extern "C" void backward_##name(const Layer* layer, const Gradients<KIND>* io) { backward<KIND>(*layer, *io); }
 
 EXPORT(Float, float32)
 #if defined(__AVX512BF16__)

@@ -1,8 +1,26 @@
 """A small native runtime for deployed networks: one call an image, whatever the number of layers."""
 
-from ...kernels import Unavailable
-from .build import build
-from .engine import Engine
-from .program import STEP, Kind, Program
+from __future__ import annotations
 
-__all__ = ["STEP", "Engine", "Kind", "Program", "Unavailable", "build"]
+import json
+
+from torch import Tensor, nn
+
+from ..capture import Obstacles, capture
+from ..formats import Exported
+from .engine import Engine, build
+from .lowering import native_program
+from .program import STEP, Kind, Program, from_bytes, to_bytes
+
+__all__ = ["STEP", "Engine", "Kind", "Program", "build", "dump", "load", "native_program"]
+
+
+def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+    """The engine's program and its parameters; batches of any size are several images one by one."""
+    return to_bytes(native_program(capture(net, example[:1], any_batch=False, obstacles=obstacles)), metadata)
+
+
+def load(content: bytes, threads: int) -> Exported:
+    """A program in the native runtime."""
+    program, metadata = from_bytes(content)
+    return Exported(json.loads(metadata), Engine(program, threads))

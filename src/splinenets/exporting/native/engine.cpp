@@ -1,29 +1,25 @@
-// Inference of SplineNets, one image at a time, without a framework: a program of a dozen kinds of steps is executed in one call.
+// Inference of SplineNets, one image at a time, without a framework: a program of a dozen kinds of steps is executed in one
+// call.
 //
 // Images are stored in blocks of 16 channels, (blocks, height, width, 16), with a margin of zeros as wide as the widest
-// padding that a convolution wants, so that no inner loop looks at borders. Filters are stored for the same blocks. Only the
-// compiler's own vector types are used: the same source serves AVX-512, AVX2, NEON and anything else.
+// padding that a convolution wants, so that no inner loop looks at borders. Filters are stored for the same blocks.
+
+#define LANES 16  // channels in a block
+#include "splines.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
+#include <string>
 #include <thread>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 namespace {
-
-constexpr int LANES = 16;
-typedef float Lane __attribute__((vector_size(64)));
-typedef int32_t Index __attribute__((vector_size(64)));
-typedef uint16_t Half __attribute__((vector_size(32)));
-typedef int16_t Short __attribute__((vector_size(32)));
-typedef int8_t Byte __attribute__((vector_size(16)));
 
 // How many vectors of sums fit into the registers beside filters and pixels.
 #if defined(__AVX512F__)
@@ -32,34 +28,9 @@ constexpr int SUMS = 16;
 constexpr int SUMS = 4;
 #endif
 
-inline Lane load(const float* from) {
-  Lane v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
+inline Vector relu(Vector v) { return Vector{} > v ? Vector{} : v; }  // what is not a number stays so
 
-inline Lane load(const uint16_t* from) {  // bf16: the upper half of a float
-  Half half;
-  std::memcpy(&half, from, sizeof half);
-  Index bits = __builtin_convertvector(half, Index) << 16;
-  Lane v;
-  std::memcpy(&v, &bits, sizeof v);
-  return v;
-}
-
-inline Lane load(const int8_t* from) {
-  Byte bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, Short), Index), Lane);
-}
-
-inline void store(float* to, Lane v) { std::memcpy(to, &v, sizeof v); }
-
-inline Lane splat(float value) { return value - Lane{}; }
-
-inline Lane relu(Lane v) { return v > Lane{} ? v : Lane{}; }
-
-inline float sum(Lane v) {
+inline float sum(Vector v) {
   float parts[LANES];
   store(parts, v);
   for (int half = LANES / 2; half; half /= 2)
@@ -83,7 +54,8 @@ struct Matrix {
   int64_t type, offset, scale;  // bytes; a scale of -1: none
 };
 
-enum Kind : int64_t { INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT };
+#define KINDS INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT
+enum Kind : int64_t { KINDS };
 
 // Every thread does these alone, into memory of its own, and nobody waits.
 bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE || kind == MIX; }
@@ -91,38 +63,19 @@ bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE || kind == M
 // One step. All steps have the same fields, of which each uses some: the program is a plain array of 64-bit numbers.
 struct Step {
   int64_t kind;
-  Image in, out, other;  // `other`: what is added, or the parent's positions; its offset is -1 where there is none
+  Image input, output, other;  // `other`: what is added, or the parent's positions; its offset is -1 where there is none
   int64_t relu;
   int64_t kernel_h, kernel_w, stride, pad_h, pad_w, dilation;
-  Matrix weight;   // filters, knots or decision parameters
-  int64_t sums;    // where every thread's part of the sum of each channel, or of projections, lies; -1: nobody asks
-  int64_t mixed;   // where in the arena filters of this sample lie; -1: they are constant
-  int64_t bias;    // bytes; -1: none
-  int64_t basis;   // where in the arena the active knots and their weights lie; -1: there is no spline
+  Matrix weight;  // filters, knots or decision parameters
+  int64_t sums;   // where every thread's part of the sum of each channel, or of projections, lies; -1: nobody asks
+  int64_t mixed;  // where in the arena filters of this sample lie; -1: they are constant
+  int64_t bias;   // bytes; -1: none
+  int64_t basis;  // where in the arena the active knots and their weights lie; -1: there is no spline
   int64_t splines, dims, knots, degree, rows;  // rows: of one knot, in `weight`
   int64_t length;                              // of a row
   int64_t matching, bounded, decision_knots, decision_degree;
   double diffusion, slope;
 };
-
-// The d + 1 functions that meet in a span, as in basis.py: powers of t times a matrix, here by de Boor's recursion.
-void basis_at(float position, int64_t knots, int64_t degree, int64_t& first, float* values) {
-  float u = std::min(std::max(position, 0.0f), 1.0f) * float(knots - degree);
-  float span = std::min(std::floor(u), float(knots - degree - 1));
-  float t = u - span;
-  first = int64_t(span);
-  values[0] = 1;
-  for (int64_t p = 1; p <= degree; p++) {
-    float saved = 0;
-    for (int64_t j = 0; j < p; j++) {
-      float share = values[j] / float(p);
-      float right = float(j + 1) - t, left = t + float(p - 1 - j);
-      values[j] = saved + right * share;
-      saved = left * share;
-    }
-    values[p] = saved;
-  }
-}
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -169,7 +122,8 @@ struct Share {
 
 struct Worker {
   const char* weights;
-  float* const* arenas;  // one for each thread; what all share lies in the first
+  const float* const* matrices;  // of the basis, for each degree
+  float* const* arenas;          // one for each thread; what all share lies in the first
   int me, size;
 
   Share share(int64_t count) const { return {count * me / size, count * (me + 1) / size}; }
@@ -188,14 +142,19 @@ struct Worker {
   }
 
   template <class T>
-  const T* parameter(int64_t offset) const { return reinterpret_cast<const T*>(weights + offset); }
+  const T* parameter(int64_t offset) const {
+    return reinterpret_cast<const T*>(weights + offset);
+  }
 
   // f(pointer to the first stored number) for the type that the matrix has
   template <class F>
   void typed(const Matrix& matrix, F f) const {
-    if (matrix.type == 0) f(parameter<float>(matrix.offset));
-    else if (matrix.type == 1) f(parameter<uint16_t>(matrix.offset));
-    else f(parameter<int8_t>(matrix.offset));
+    if (matrix.type == 0)
+      f(parameter<float>(matrix.offset));
+    else if (matrix.type == 1)
+      f(parameter<uint16_t>(matrix.offset));
+    else
+      f(parameter<int8_t>(matrix.offset));
   }
 
   float scale(const Matrix& matrix, int64_t row) const {
@@ -204,29 +163,36 @@ struct Worker {
 
   // ---- convolutions
 
+  // Some pixels of one row, and blocks of filters: where they read and write. What there is not is nullptr.
+  struct Strip {
+    const float *x, *w, *bias, *more;
+    float *y, *channel_sums;
+  };
+
   // A tile of T pixels of one row and OB blocks of filters.
   template <int OB, int T, int STRIDE>
-  void tile(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more,
-            float* channel_sums) const {
-    Lane sums[OB][T];
+  void tile(const Step& s, const Strip& at) const {
+    const int64_t filters = s.length * LANES;  // of one block
+    const float* w = at.w;
+    Vector sums[OB][T];
 #pragma GCC unroll 2
     for (int b = 0; b < OB; b++) {
-      Lane start = bias ? load(bias + b * LANES) : Lane{};
+      Vector start = at.bias ? load(at.bias + b * LANES) : Vector{};
 #pragma GCC unroll 16
       for (int t = 0; t < T; t++) sums[b][t] = start;
     }
     for (int64_t kh = 0; kh < s.kernel_h; kh++)
       for (int64_t kw = 0; kw < s.kernel_w; kw++) {
-        const float* pixel = x + kh * s.dilation * s.in.row() + kw * s.dilation * LANES;
-        for (int64_t first = 0; first < s.in.channels; first += LANES, pixel += s.in.block()) {
-          int64_t count = std::min<int64_t>(LANES, s.in.channels - first);
+        const float* pixel = at.x + kh * s.dilation * s.input.row() + kw * s.dilation * LANES;
+        for (int64_t first = 0; first < s.input.channels; first += LANES, pixel += s.input.block()) {
+          int64_t count = std::min<int64_t>(LANES, s.input.channels - first);
           for (int64_t c = 0; c < count; c++, w += LANES) {
-            Lane filter[OB];
+            Vector filter[OB];
 #pragma GCC unroll 2
             for (int b = 0; b < OB; b++) filter[b] = load(w + b * filters);
 #pragma GCC unroll 16
             for (int t = 0; t < T; t++) {
-              Lane value = splat(pixel[t * STRIDE * LANES + c]);
+              Vector value = broadcast(pixel[t * STRIDE * LANES + c]);
 #pragma GCC unroll 2
               for (int b = 0; b < OB; b++) sums[b][t] += filter[b] * value;
             }
@@ -235,61 +201,65 @@ struct Worker {
       }
 #pragma GCC unroll 2
     for (int b = 0; b < OB; b++) {
-      Lane all{};
+      Vector all{};
 #pragma GCC unroll 16
       for (int t = 0; t < T; t++) {
-        Lane v = sums[b][t];
-        if (more) v += load(more + b * s.other.block() + t * LANES);
+        Vector v = sums[b][t];
+        if (at.more) v += load(at.more + b * s.other.block() + t * LANES);
         if (s.relu) v = relu(v);
-        store(y + b * s.out.block() + t * LANES, v);
+        store(at.y + b * s.output.block() + t * LANES, v);
         all += v;
       }
-      if (channel_sums) store(channel_sums + b * LANES, load(channel_sums + b * LANES) + all);
+      if (at.channel_sums) store(at.channel_sums + b * LANES, load(at.channel_sums + b * LANES) + all);
     }
   }
 
   template <int OB, int T, int STRIDE>
-  void row(const Step& s, const float* x, const float* w, int64_t filters, const float* bias, float* y, const float* more,
-           float* channel_sums, int64_t left) const {
-    for (; left >= T; left -= T, x += T * STRIDE * LANES, y += T * LANES) {
-      tile<OB, T, STRIDE>(s, x, w, filters, bias, y, more, channel_sums);
-      if (more) more += T * LANES;
+  void row(const Step& s, Strip at, int64_t left) const {
+    for (; left >= T; left -= T, at.x += T * STRIDE * LANES, at.y += T * LANES) {
+      tile<OB, T, STRIDE>(s, at);
+      if (at.more) at.more += T * LANES;
     }
-    if constexpr (T > 1) if (left) row<OB, T / 2, STRIDE>(s, x, w, filters, bias, y, more, channel_sums, left);
+    if constexpr (T > 1)
+      if (left) row<OB, T / 2, STRIDE>(s, at, left);
   }
 
   // A thread has some rows of one block of filters after the other; it mixes the filters of these blocks alone, for itself.
-  bool pairs(const Step& s) const { return SUMS >= 16 && s.out.blocks() % (2 * size) == 0; }
+  bool pairs(const Step& s) const { return SUMS >= 16 && s.output.blocks() % (2 * size) == 0; }
 
-  Share units(const Step& s) const { return share(s.out.blocks() / (pairs(s) ? 2 : 1) * s.out.height); }
+  Share units(const Step& s) const { return share(s.output.blocks() / (pairs(s) ? 2 : 1) * s.output.height); }
 
   Share blocks(const Step& s) const {
     Share mine = units(s);
     int64_t many = pairs(s) ? 2 : 1;
     if (mine.begin == mine.end) return {0, 0};
-    return {mine.begin / s.out.height * many, (mine.end - 1) / s.out.height * many + many};
+    return {mine.begin / s.output.height * many, (mine.end - 1) / s.output.height * many + many};
   }
 
   template <int OB, int STRIDE>
   void rows(const Step& s) const {
-    const float* x = start(s.in) - s.pad_h * s.in.row() - s.pad_w * LANES;
+    const float* x = start(s.input) - s.pad_h * s.input.row() - s.pad_w * LANES;
     const float* w = s.mixed >= 0 ? own(s.mixed) : parameter<float>(s.weight.offset);
     int64_t filters = s.length * LANES;  // of one block
     Share mine = units(s);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-      int64_t b = unit / s.out.height * OB, h = unit % s.out.height;
-      const float* more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
-      const float* bias = s.bias < 0 ? nullptr : parameter<float>(s.bias) + b * LANES;
-      float* channel_sums = s.sums < 0 ? nullptr : own(s.sums) + b * LANES;
-      row<OB, SUMS / OB, STRIDE>(s, x + h * STRIDE * s.in.row(), w + b * filters, filters, bias,
-                                 start(s.out) + b * s.out.block() + h * s.out.row(), more, channel_sums, s.out.width);
+      int64_t b = unit / s.output.height * OB, h = unit % s.output.height;
+      Strip at;
+      at.x = x + h * STRIDE * s.input.row(), at.w = w + b * filters;
+      at.y = start(s.output) + b * s.output.block() + h * s.output.row();
+      at.more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
+      at.bias = s.bias < 0 ? nullptr : parameter<float>(s.bias) + b * LANES;
+      at.channel_sums = s.sums < 0 ? nullptr : own(s.sums) + b * LANES;
+      row<OB, SUMS / OB, STRIDE>(s, at, s.output.width);
     }
   }
 
   void convolve(const Step& s) const {
-    if (s.sums >= 0) std::memset(own(s.sums), 0, s.out.blocks() * LANES * sizeof(float));
-    if (s.stride == 1) pairs(s) ? rows<2, 1>(s) : rows<1, 1>(s);
-    else pairs(s) ? rows<2, 2>(s) : rows<1, 2>(s);
+    if (s.sums >= 0) std::memset(own(s.sums), 0, s.output.blocks() * LANES * sizeof(float));
+    if (s.stride == 1)
+      pairs(s) ? rows<2, 1>(s) : rows<1, 1>(s);
+    else
+      pairs(s) ? rows<2, 2>(s) : rows<1, 2>(s);
   }
 
   // ---- splines
@@ -308,7 +278,7 @@ struct Worker {
   // The dot product of a stored row and an image, or of those of its pieces: all of a vector, or the rows of an image.
   template <class T>
   float dot(const T* stored, const Image& x, Share pieces) const {
-    Lane sums[4] = {};
+    Vector sums[4] = {};
     int64_t length = x.width * LANES;
     for (int64_t piece = pieces.begin; piece < pieces.end; piece++) {
       const float* from = start(x) + piece / x.height * x.block() + piece % x.height * x.row();
@@ -342,40 +312,39 @@ struct Worker {
   // The decision parameters' answer to an image, or to pieces of it.
   template <class T>
   float project(const Step& s, const T* theta, int64_t c, Share pieces) const {
-    int64_t first = 0, count = 1;
-    float shares[LANES] = {1};
-    if (s.decision_knots) {
-      basis_at(inherited(s, c), s.decision_knots, s.decision_degree, first, shares);
-      count = s.decision_degree + 1;
-    }
+    const auto response = [&](int64_t row) { return scale(s.weight, row) * dot(theta + row * s.length, s.input, pieces); };
+    if (!s.decision_knots) return response(c);
+    const Basis basis = {s.decision_knots, s.decision_degree, matrices[s.decision_degree]};
+    const Spot spot = ::locate(basis, inherited(s, c));
     float z = 0;
-    for (int64_t a = 0; a < count; a++) {
-      int64_t row = (first + a) * s.out.channels + c;
-      z += shares[a] * scale(s.weight, row) * dot(theta + row * s.length, s.in, pieces);
-    }
+    for (int a = 0; a <= basis.degree; a++)
+      z += evaluate(basis, a, spot.t).value * response((spot.span + a) * s.output.channels + c);
     return z;
   }
 
   // Projections of a large image: every thread takes a part of its features.
   void project(const Step& s) const {
-    Share mine = share(s.in.blocks() * s.in.height);
+    Share mine = share(s.input.blocks() * s.input.height);
     typed(s.weight, [&](auto* theta) {
-      for (int64_t c = 0; c < s.out.channels; c++) own(s.sums)[c] = project(s, theta, c, mine);
+      for (int64_t c = 0; c < s.output.channels; c++) own(s.sums)[c] = project(s, theta, c, mine);
     });
   }
 
   void locate(const Step& s) const {
-    float* position = start(s.out);
+    float* position = start(s.output);
     typed(s.weight, [&](auto* theta) {
-      for (int64_t c = 0; c < s.out.channels; c++) {
+      for (int64_t c = 0; c < s.output.channels; c++) {
         float z = parameter<float>(s.bias)[c];
-        z += s.sums >= 0 ? total(s.sums + c) : project(s, theta, c, {0, s.in.blocks()});
+        z += s.sums >= 0 ? total(s.sums + c) : project(s, theta, c, {0, s.input.blocks()});
         if (s.bounded) z /= std::sqrt(1 + z * z);
         float proposal = 1 / (1 + std::exp(-float(s.slope) * z));
         float before = s.diffusion == 1 ? 0 : inherited(s, c);
         position[c] = s.diffusion == 1 ? proposal : before + float(s.diffusion) * (proposal - before);
         Active found = active(s, c);
-        basis_at(position[c], s.knots, s.degree, *found.first, found.values);
+        const Basis basis = {s.knots, s.degree, matrices[s.degree]};
+        const Spot spot = ::locate(basis, position[c]);
+        *found.first = spot.span;
+        for (int a = 0; a <= s.degree; a++) found.values[a] = evaluate(basis, a, spot.t).value;
       }
     });
   }
@@ -393,21 +362,6 @@ struct Worker {
     return count;
   }
 
-  template <int STEP, size_t... J>
-  static void swap(Lane& a, Lane& b, std::index_sequence<J...>) {
-    Lane low = __builtin_shufflevector(a, b, (J & STEP ? LANES + J - STEP : J)...);
-    b = __builtin_shufflevector(a, b, (J & STEP ? LANES + J : J + STEP)...);
-    a = low;
-  }
-
-  template <int STEP>
-  static void transpose(Lane (&r)[LANES]) {
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-      if (!(i & STEP)) swap<STEP>(r[i], r[i + STEP], std::make_index_sequence<LANES>());
-    if constexpr (STEP < LANES / 2) transpose<2 * STEP>(r);
-  }
-
   static constexpr int MOST = 64;  // knots that a spline touches: more than any spec asks for
 
   // Filters of this sample. With one spline, knots are stored as filters are: (K, blocks, length, 16).
@@ -419,10 +373,10 @@ struct Worker {
     Share mine = blocks(s);
     for (int64_t b = mine.begin; b < mine.end; b++) {
       const T* from[MOST];
-      Lane part[MOST];
+      Vector part[MOST];
       for (int64_t a = 0; a < count; a++) {
-        from[a] = knots + (rows[a] * s.out.blocks() + b) * block;
-        part[a] = splat(shares[a]);
+        from[a] = knots + (rows[a] * s.output.blocks() + b) * block;
+        part[a] = broadcast(shares[a]);
         if (s.weight.scale >= 0) part[a] *= load(parameter<float>(s.weight.scale) + rows[a] * s.rows + b * LANES);
       }
       float* to = own(s.mixed) + b * block;
@@ -431,7 +385,7 @@ struct Worker {
           store(to + j, part[0] * load(from[0] + j) + part[1] * load(from[1] + j) + part[2] * load(from[2] + j));
       else
         for (int64_t j = 0; j < block; j += LANES) {
-          Lane v{};
+          Vector v{};
           for (int64_t a = 0; a < count; a++) v += part[a] * load(from[a] + j);
           store(to + j, v);
         }
@@ -457,18 +411,17 @@ struct Worker {
       }
       float* to = own(s.mixed) + b * s.length * LANES;
       for (int64_t j = 0; j < s.length; j += LANES, to += LANES * LANES) {
-        Lane r[LANES] = {};
+        Vector r[LANES] = {};
         if (filters == LANES && count == 3) {
 #pragma GCC unroll 16
           for (int f = 0; f < LANES; f++)
-            r[f] = shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) + shares[f][2] * load(from[f][2] + j);
+            r[f] = shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) +
+                   shares[f][2] * load(from[f][2] + j);
         } else {
           for (int64_t f = 0; f < filters; f++)
             for (int64_t a = 0; a < count; a++) r[f] += shares[f][a] * load(from[f][a] + j);
         }
-        transpose<1>(r);
-#pragma GCC unroll 16
-        for (int f = 0; f < LANES; f++) store(to + f * LANES, r[f]);
+        transpose(r, LANES, to);
       }
     }
   }
@@ -479,32 +432,32 @@ struct Worker {
     int64_t rows[MOST] = {0};
     float shares[MOST] = {1};
     int64_t count = s.basis < 0 ? 1 : gather(s, 0, rows, shares);
-    Share mine = share(s.out.channels);
+    Share mine = share(s.output.channels);
     typed(s.weight, [&](auto* weight) {
       for (int64_t o = mine.begin; o < mine.end; o++) {
         float y = s.bias < 0 ? 0 : parameter<float>(s.bias)[o];
         for (int64_t a = 0; a < count; a++) {
           int64_t row = rows[a] * s.rows + o;
-          y += shares[a] * scale(s.weight, row) * dot(weight + row * s.length, s.in);
+          y += shares[a] * scale(s.weight, row) * dot(weight + row * s.length, s.input);
         }
-        start(s.out)[o] = s.relu ? std::max(y, 0.0f) : y;
+        start(s.output)[o] = s.relu ? std::max(y, 0.0f) : y;
       }
     });
   }
 
   void pool(const Step& s) const {
-    Share mine = share(s.out.blocks() * s.out.height);
+    Share mine = share(s.output.blocks() * s.output.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-      int64_t b = unit / s.out.height, h = unit % s.out.height;
-      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
-      for (int64_t w = 0; w < s.out.width; w++, y += LANES) {
-        Lane most = splat(-INFINITY);
+      int64_t b = unit / s.output.height, h = unit % s.output.height;
+      float* y = start(s.output) + b * s.output.block() + h * s.output.row();
+      for (int64_t w = 0; w < s.output.width; w++, y += LANES) {
+        Vector most = broadcast(-INFINITY);
         for (int64_t i = 0; i < s.kernel_h; i++)
           for (int64_t j = 0; j < s.kernel_w; j++) {
             int64_t r = h * s.stride - s.pad_h + i, c = w * s.stride - s.pad_w + j;
-            if (r < 0 || c < 0 || r >= s.in.height || c >= s.in.width) continue;
-            Lane v = load(start(s.in) + b * s.in.block() + r * s.in.row() + c * LANES);
-            most = v > most ? v : most;
+            if (r < 0 || c < 0 || r >= s.input.height || c >= s.input.width) continue;
+            Vector v = load(start(s.input) + b * s.input.block() + r * s.input.row() + c * LANES);
+            most = (v > most) | (v != v) ? v : most;  // what is not a number stays so
           }
         store(y, s.relu ? relu(most) : most);
       }
@@ -513,75 +466,95 @@ struct Worker {
 
   // Every thread's part of the sum of each channel.
   void add_up(const Step& s) const {
-    std::memset(own(s.sums), 0, s.in.blocks() * LANES * sizeof(float));
-    Share mine = share(s.in.blocks() * s.in.height);
+    std::memset(own(s.sums), 0, s.input.blocks() * LANES * sizeof(float));
+    Share mine = share(s.input.blocks() * s.input.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-      int64_t b = unit / s.in.height, h = unit % s.in.height;
-      const float* x = start(s.in) + b * s.in.block() + h * s.in.row();
-      Lane all = load(own(s.sums) + b * LANES);
-      for (int64_t w = 0; w < s.in.width; w++) all += load(x + w * LANES);
+      int64_t b = unit / s.input.height, h = unit % s.input.height;
+      const float* x = start(s.input) + b * s.input.block() + h * s.input.row();
+      Vector all = load(own(s.sums) + b * LANES);
+      for (int64_t w = 0; w < s.input.width; w++) all += load(x + w * LANES);
       store(own(s.sums) + b * LANES, all);
     }
   }
 
   void mean(const Step& s) const {
-    float share = 1 / float(s.in.height * s.in.width);
-    for (int64_t c = 0; c < s.out.channels; c++) start(s.out)[c] = total(s.sums + c) * share;
+    float share = 1 / float(s.input.height * s.input.width);
+    for (int64_t c = 0; c < s.output.channels; c++) start(s.output)[c] = total(s.sums + c) * share;
   }
 
   // Every stride-th pixel; channels that `in` does not have are 0.
   void subsample(const Step& s) const {
-    Share mine = share(s.out.blocks() * s.out.height);
+    Share mine = share(s.output.blocks() * s.output.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-      int64_t b = unit / s.out.height, h = unit % s.out.height;
-      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
-      const float* x = start(s.in) + b * s.in.block() + h * s.stride * s.in.row();
-      for (int64_t w = 0; w < s.out.width; w++)
-        store(y + w * LANES, b < s.in.blocks() ? load(x + w * s.stride * LANES) : Lane{});
+      int64_t b = unit / s.output.height, h = unit % s.output.height;
+      float* y = start(s.output) + b * s.output.block() + h * s.output.row();
+      const float* x = start(s.input) + b * s.input.block() + h * s.stride * s.input.row();
+      for (int64_t w = 0; w < s.output.width; w++)
+        store(y + w * LANES, b < s.input.blocks() ? load(x + w * s.stride * LANES) : Vector{});
     }
   }
 
   void add(const Step& s) const {
-    Share mine = share(s.out.blocks() * s.out.height);
+    Share mine = share(s.output.blocks() * s.output.height);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-      int64_t b = unit / s.out.height, h = unit % s.out.height;
-      const float* x = start(s.in) + b * s.in.block() + h * s.in.row();
+      int64_t b = unit / s.output.height, h = unit % s.output.height;
+      const float* x = start(s.input) + b * s.input.block() + h * s.input.row();
       const float* more = s.other.offset < 0 ? nullptr : start(s.other) + b * s.other.block() + h * s.other.row();
-      float* y = start(s.out) + b * s.out.block() + h * s.out.row();
-      for (int64_t w = 0; w < s.out.width * LANES; w += LANES) {
-        Lane v = more ? load(x + w) + load(more + w) : load(x + w);
+      float* y = start(s.output) + b * s.output.block() + h * s.output.row();
+      for (int64_t w = 0; w < s.output.width * LANES; w += LANES) {
+        Vector v = more ? load(x + w) + load(more + w) : load(x + w);
         store(y + w, s.relu ? relu(v) : v);
       }
     }
   }
 
   void input(const Step& s, const float* image) const {
-    Share mine = share(s.out.channels);
+    Share mine = share(s.output.channels);
     for (int64_t c = mine.begin; c < mine.end; c++)
-      for (int64_t h = 0; h < s.out.height; h++) {
-        float* to = start(s.out) + c / LANES * s.out.block() + h * s.out.row() + c % LANES;
-        const float* from = image + (c * s.out.height + h) * s.out.width;
-        for (int64_t w = 0; w < s.out.width; w++) to[w * LANES] = from[w];
+      for (int64_t h = 0; h < s.output.height; h++) {
+        float* to = start(s.output) + c / LANES * s.output.block() + h * s.output.row() + c % LANES;
+        const float* from = image + (c * s.output.height + h) * s.output.width;
+        for (int64_t w = 0; w < s.output.width; w++) to[w * LANES] = from[w];
       }
   }
 
   void run(const Step& s, const float* image, float* logits) const {
     switch (s.kind) {
-      case INPUT: input(s, image); break;
-      case CONV: convolve(s); break;
-      case LINEAR: linear(s); break;
-      case MAXPOOL: pool(s); break;
-      case SUM: add_up(s); break;
-      case MEAN: mean(s); break;
-      case ADD: add(s); break;
-      case SUBSAMPLE: subsample(s); break;
-      case PROJECT: project(s); break;
-      case LOCATE: locate(s); break;
+      case INPUT:
+        input(s, image);
+        break;
+      case CONV:
+        convolve(s);
+        break;
+      case LINEAR:
+        linear(s);
+        break;
+      case MAXPOOL:
+        pool(s);
+        break;
+      case SUM:
+        add_up(s);
+        break;
+      case MEAN:
+        mean(s);
+        break;
+      case ADD:
+        add(s);
+        break;
+      case SUBSAMPLE:
+        subsample(s);
+        break;
+      case PROJECT:
+        project(s);
+        break;
+      case LOCATE:
+        locate(s);
+        break;
       case MIX:
         typed(s.weight, [&](auto* knots) { s.splines == 1 ? mix_together(s, knots) : mix_apart(s, knots); });
         break;
       case OUTPUT:
-        if (me == 0) std::memcpy(logits, start(s.in), s.in.channels * sizeof(float));
+        if (me == 0) std::memcpy(logits, start(s.input), s.input.channels * sizeof(float));
         break;
     }
   }
@@ -594,7 +567,8 @@ struct Free {
 struct Engine {
   std::vector<Step> steps;
   const char* weights;
-  int64_t image_size, logits_size;
+  const float* const* matrices;
+  int64_t image_size = 0, logits_size = 0;
   std::vector<std::unique_ptr<float, Free>> arenas;
   std::vector<float*> places;
   Team team;
@@ -609,14 +583,14 @@ struct Engine {
   // One image is shared by all threads, step by step; of several, each thread takes its own.
   void work(int me) {
     if (batch == 1) {
-      Worker worker{weights, places.data(), me, team.size};
+      Worker worker{weights, matrices, places.data(), me, team.size};
       for (const Step& step : steps) {
         worker.run(step, images, logits);
         if (!everyone(step.kind)) team.wait();
       }
       return;
     }
-    Worker alone{weights, places.data() + me, 0, 1};
+    Worker alone{weights, matrices, places.data() + me, 0, 1};
     for (int64_t n = batch * me / team.size; n < batch * (me + 1) / team.size; n++)
       for (const Step& step : steps) alone.run(step, images + n * image_size, logits + n * logits_size);
   }
@@ -651,34 +625,69 @@ struct Engine {
   }
 };
 
+// The layout of a step as the program must have it, a line for each field: its name, where it begins, its type and size
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define FIELD(name) describe<decltype(Step{}.name)>(#name, offsetof(Step, name))
+#define IMAGE(name) \
+  FIELD(name.offset) + FIELD(name.channels) + FIELD(name.height) + FIELD(name.width) + FIELD(name.margin) + FIELD(name.own)
+
+template <class T>
+std::string describe(const char* name, size_t offset) {
+  const char* type = std::is_floating_point_v<T> ? "f" : "i";
+  return std::string(name) + " " + std::to_string(offset) + " " + type + std::to_string(sizeof(T)) + "\n";
+}
+
+std::string layout() {
+  return FIELD(kind) + IMAGE(input) + IMAGE(output) + IMAGE(other) + FIELD(relu) + FIELD(kernel_h) + FIELD(kernel_w) +
+         FIELD(stride) + FIELD(pad_h) + FIELD(pad_w) + FIELD(dilation) + FIELD(weight.type) + FIELD(weight.offset) +
+         FIELD(weight.scale) + FIELD(sums) + FIELD(mixed) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) +
+         FIELD(knots) + FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) +
+         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(diffusion) + FIELD(slope) + "end " +
+         std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) + "\nkinds " + TEXT((KINDS)) + "\n";
+}
+
 }  // namespace
+
+// What Python hands over; the same order in engine.py
+struct Plan {
+  const void* steps;
+  int64_t count;
+  const char* weights;           // at a multiple of 64
+  const float* const* matrices;  // of the basis, for each degree that a step has
+  int64_t arena, threads;        // floats
+};
 
 extern "C" {
 
-int64_t splinenets_step_size() { return sizeof(Step); }
+const char* splinenets_layout() {
+  static const std::string text = layout();
+  return text.c_str();
+}
 
-int splinenets_lanes() { return LANES; }
-
-// Null where there is not enough memory. `weights` must outlive the engine and begin at a multiple of 64.
-void* splinenets_create(const void* steps, int64_t count, const char* weights, int64_t arena, int threads) {
+// Null where there are not enough memory or threads. Weights and matrices must outlive the engine.
+void* splinenets_create(const Plan* plan) try {
   std::unique_ptr<Engine> engine(new Engine);
-  const Step* first = static_cast<const Step*>(steps);
-  engine->steps.assign(first, first + count);
-  engine->weights = weights;
+  const Step* first = static_cast<const Step*>(plan->steps);
+  engine->steps.assign(first, first + plan->count);
+  engine->weights = plan->weights;
+  engine->matrices = plan->matrices;
   for (const Step& step : engine->steps) {
-    if (step.kind == INPUT) engine->image_size = step.out.channels * step.out.height * step.out.width;
-    if (step.kind == OUTPUT) engine->logits_size = step.in.channels;
+    if (step.kind == INPUT) engine->image_size = step.output.channels * step.output.height * step.output.width;
+    if (step.kind == OUTPUT) engine->logits_size = step.input.channels;
   }
-  engine->team.size = threads;
-  int64_t bytes = (arena * sizeof(float) + 63) / 64 * 64;
-  for (int t = 0; t < threads; t++) {
+  engine->team.size = int(plan->threads);
+  const int64_t bytes = round_up(plan->arena * sizeof(float), 64);
+  for (int t = 0; t < engine->team.size; t++) {
     engine->arenas.emplace_back(static_cast<float*>(std::aligned_alloc(64, bytes)));
     if (!engine->arenas.back()) return nullptr;
     std::memset(engine->arenas.back().get(), 0, bytes);
     engine->places.push_back(engine->arenas.back().get());
   }
-  for (int t = 1; t < threads; t++) engine->helpers.emplace_back(&Engine::help, engine.get(), t);
+  for (int t = 1; t < engine->team.size; t++) engine->helpers.emplace_back(&Engine::help, engine.get(), t);
   return engine.release();
+} catch (const std::exception&) {
+  return nullptr;
 }
 
 void splinenets_run(void* engine, const float* images, float* logits, int64_t batch) {

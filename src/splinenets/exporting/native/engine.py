@@ -1,18 +1,59 @@
-"""A program in memory, ready to run."""
+"""engine.cpp: compiled for this machine once, and a program in its memory, ready to run."""
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
+from ctypes import CDLL, Structure, addressof, byref, c_char_p, c_int64, c_void_p
+from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels import Unavailable
-from .build import build
-from .program import LANES, STEP, Kind, Program
+from ...basis import basis_matrix
+from ...kernels import Unavailable, load
+from ...kernels.build import SOURCE as KERNELS
+from .program import Kind, Program, layout
+
+SOURCE = Path(__file__).with_name("engine.cpp")
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", f"-I{KERNELS.parent}")
+
+
+class _Plan(Structure):
+    """The same order as ``Plan`` in engine.cpp."""
+
+    _fields_ = [
+        *(("steps", c_void_p), ("count", c_int64), ("weights", c_void_p), ("matrices", c_void_p)),
+        *(("arena", c_int64), ("threads", c_int64)),
+    ]
+
+
+@lru_cache(maxsize=1)
+def build() -> CDLL:
+    """The engine for this machine: compiled when it is first asked for, which takes seconds, and found again later."""
+    try:
+        library = load(SOURCE, FLAGS)
+    except Unavailable as error:
+        raise Unavailable(f"the native runtime cannot be used, {error}: export to onnx instead") from None
+    library.splinenets_layout.restype = c_char_p
+    check_layout(library.splinenets_layout().decode().splitlines())
+    library.splinenets_create.argtypes, library.splinenets_create.restype = [c_void_p], c_void_p
+    library.splinenets_run.argtypes, library.splinenets_run.restype = [c_void_p, c_void_p, c_void_p, c_int64], None
+    library.splinenets_destroy.argtypes, library.splinenets_destroy.restype = [c_void_p], None
+    return library
+
+
+def check_layout(described: list[str]) -> None:
+    """Raise unless steps lie in the engine's memory as they do in programs."""
+    for theirs, ours in zip_longest(described, layout(), fillvalue="nothing"):
+        if theirs != ours:
+            raise Unavailable(
+                f"the native runtime cannot be used, its step has {theirs!r} where a program has {ours!r}: "
+                "export to onnx instead"
+            )
 
 
 class Engine:
@@ -22,31 +63,22 @@ class Engine:
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
         library = build()
-        library.splinenets_create.restype = ctypes.c_void_p
-        library.splinenets_step_size.restype = ctypes.c_int64
-        if library.splinenets_step_size() != STEP.itemsize or library.splinenets_lanes() != LANES:
-            raise Unavailable("the native runtime was built from another source: export to onnx instead")
-        first = program.steps[program.steps["kind"] == Kind.INPUT][0]["out"]
-        last = program.steps[program.steps["kind"] == Kind.OUTPUT][0]["in"]
-        self.input, self.classes = tuple(int(first[n]) for n in ("channels", "height", "width")), int(last["channels"])
-        self._weights = torch.empty(
-            len(program.weights), dtype=torch.uint8
-        )  # begins at a multiple of 64, as numpy's may not
-        self._weights.numpy()[:] = program.weights
         steps = np.ascontiguousarray(program.steps)
+        first = steps[steps["kind"] == Kind.INPUT][0]["output"]
+        last = steps[steps["kind"] == Kind.OUTPUT][0]["input"]
+        self.input, self.classes = tuple(int(first[n]) for n in ("channels", "height", "width")), int(last["channels"])
+        # torch's memory begins at a multiple of 64, as numpy's may not
+        self._weights = torch.empty(len(program.weights), dtype=torch.uint8)
+        self._weights.numpy()[:] = program.weights
+        degrees = range(1 + max(int(steps[name].max()) for name in ("degree", "decision_degree")))
+        self._bases = [torch.tensor(basis_matrix(degree), dtype=torch.float32) for degree in degrees]
+        self._matrices = (c_void_p * len(degrees))(*(basis.data_ptr() for basis in self._bases))
+        plan = _Plan(steps.ctypes.data, len(steps), self._weights.data_ptr(), addressof(self._matrices))
+        plan.arena, plan.threads = program.arena, threads
         self._run = library.splinenets_run
-        self._run.restype = None
-        self._handle = ctypes.c_void_p(
-            library.splinenets_create(
-                ctypes.c_void_p(steps.ctypes.data),
-                ctypes.c_int64(len(steps)),
-                ctypes.c_void_p(self._weights.data_ptr()),
-                ctypes.c_int64(program.arena),
-                ctypes.c_int(threads),
-            )
-        )
+        self._handle = library.splinenets_create(byref(plan))
         if not self._handle:
-            raise MemoryError("not enough memory for the native runtime")
+            raise MemoryError(f"not enough memory for the native runtime with {threads} threads")
         self._lock = threading.Lock()
         weakref.finalize(self, library.splinenets_destroy, self._handle)
 
@@ -61,10 +93,5 @@ class Engine:
         logits = torch.empty(len(images), self.classes)
         if len(images):
             with self._lock:
-                self._run(
-                    self._handle,
-                    ctypes.c_void_p(images.data_ptr()),
-                    ctypes.c_void_p(logits.data_ptr()),
-                    ctypes.c_int64(len(images)),
-                )
+                self._run(self._handle, images.data_ptr(), logits.data_ptr(), len(images))
         return logits

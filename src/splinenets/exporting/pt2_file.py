@@ -1,0 +1,32 @@
+"""pt2: a program of ``torch.export``, run by torch."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import torch
+from torch import Tensor, nn
+
+from .capture import Obstacles, trace_graph
+from .formats import KEY, Exported
+
+
+def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+    """A program whose extra file is our metadata."""
+    program = trace_graph(net, example[:1], any_batch=any_batch)
+    file = io.BytesIO()
+    torch.export.save(program, file, extra_files={KEY: metadata})
+    return file.getvalue()
+
+
+def load(content: bytes, threads: int) -> Exported:
+    """A program in torch, whose threads are the process's own business."""
+    extra = {KEY: ""}
+    module = torch.export.load(io.BytesIO(content), extra_files=extra).module()
+
+    def forward(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return module(images).clone()
+
+    return Exported(json.loads(extra[KEY]), forward)
