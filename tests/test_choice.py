@@ -1,16 +1,13 @@
 """Which strategy is chosen, and what happens when it does not fit."""
 
-import json
 import warnings
 
 import pytest
 import torch
 
 import splinenets as sn
-from splinenets.bench import strategies as bench
-from splinenets.cli import main
-from splinenets.operators import choice, measured
-from splinenets.operators.measured import Case, measurements, ranking
+from splinenets.operators import choice, serving
+from splinenets.operators.choice import SAFE, STRATEGIES
 
 FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
@@ -22,24 +19,58 @@ def fails_with(error):
     return strategy
 
 
-def test_auto_takes_the_fastest_that_was_measured():
-    for case, seconds in measurements():
-        assert seconds[ranking(case)[0]] == min(seconds.values())
+def choose(layer, x):
+    return choice.choose(x, torch.rand(len(x), layer.coordinates), layer.curves, layer.operation, layer.bias)
 
 
-def test_a_case_is_like_the_nearest_one():
-    case, _ = measurements()[0]
-    assert ranking(case._replace(samples=case.samples * 1.2, filters=case.filters + 1)) == ranking(case)
-    assert set(ranking(Case("linear", "float32", True, 3, 7, 9, 1, 1, 4))) <= set(choice.STRATEGIES)
+@pytest.mark.parametrize(
+    ("layer", "x", "names"),
+    [
+        (sn.SplineConv2d(2, 4, 3), torch.randn(5, 2, 6, 6), ("fused", *SAFE)),
+        (sn.SplineConv2d(2, 4, 3), torch.randn(1, 2, 6, 6), ("fused", *SAFE)),
+        (sn.SplineConv2d(2, 4, 3), torch.randn(0, 2, 6, 6), ("bank",)),
+        (sn.SplineConv2d(2, 4, 3, groups=2), torch.randn(5, 2, 6, 6), SAFE),
+        (sn.SplineConv2d(2, 4, 3).double(), torch.randn(5, 2, 6, 6).double(), SAFE),
+        (sn.SplineConv1d(2, 4, 3), torch.randn(5, 2, 6), SAFE),
+        (sn.SplineLinear(4, 3), torch.randn(8, 4), SAFE),
+        (sn.SplineLinear(4, 3), torch.randn(9, 4), ("bank", "grouped", "single")),
+        (sn.SplineLinear(4, 3).bfloat16(), torch.randn(8, 4).bfloat16(), ("bank", "grouped", "single")),
+    ],
+)
+def test_the_rule(layer, x, names):
+    if not sn.kernels.has_kernel(torch.float32):
+        names = tuple(name for name in names if name != "fused")
+    assert choose(layer, x) == names
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_asked_for_is_taken(name):
+    with sn.strategy(name):
+        assert choose(sn.SplineConv2d(2, 4, 3), torch.randn(5, 2, 6, 6)) == (name,)
+    assert serving.asked() == "auto"
+
+
+@pytest.mark.parametrize("name", ["bank", "grouped", "single", "unfold"])
+def test_a_strategy_governs_decisions_too(name, monkeypatch):
+    """Nothing but torch's own operations may run: every kernel of ours would be noticed."""
+    for kernel in ("pool", "forward", "propose", "arrange"):
+        monkeypatch.setattr(sn.kernels, kernel, fails_with(AssertionError(f"the kernel {kernel} was called")))
+    layer = sn.SplineConv2d(2, 4, 3, spec="D(3)-C-R3").eval()
+    x = torch.randn(1, 2, 6, 6).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad(), sn.strategy(name):
+        assert layer(x).shape == (1, 4, 4, 4)
+    if sn.kernels.has_kernel(torch.float32):
+        with torch.no_grad(), pytest.raises(AssertionError, match="was called"):
+            layer(x)
 
 
 def test_a_batch_that_does_not_fit_falls_to_the_next_with_one_warning(monkeypatch):
     layer, x = sn.SplineConv2d(2, 4, 3), torch.randn(5, 2, 6, 6)
     with sn.strategy("bank"):
         expected = layer.eval()(x)
-    first, second, *_ = choice.choose(x, layer.curves, layer.operation(x)[1])
+    first, second, *_ = choose(layer, x)
     for error in (RuntimeError(FULL), MemoryError()):
-        monkeypatch.setitem(choice.STRATEGIES, first, fails_with(error))
+        monkeypatch.setitem(STRATEGIES, first, fails_with(error))
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("default")
             for _ in range(3):
@@ -48,59 +79,87 @@ def test_a_batch_that_does_not_fit_falls_to_the_next_with_one_warning(monkeypatc
         assert f"batch of 5 does not fit into memory with the strategy '{first}': trying '{second}'" in str(
             seen[0].message
         )
-    monkeypatch.setitem(choice.STRATEGIES, first, fails_with(RuntimeError("a bug")))
+    monkeypatch.setitem(STRATEGIES, first, fails_with(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         layer(x)
 
 
 def test_the_last_strategy_fails_as_torch_does(monkeypatch):
-    for name in choice.STRATEGIES:
-        monkeypatch.setitem(choice.STRATEGIES, name, fails_with(RuntimeError(FULL)))
+    for name in STRATEGIES:
+        monkeypatch.setitem(STRATEGIES, name, fails_with(RuntimeError(FULL)))
     layer, x = sn.SplineConv2d(2, 4, 3), torch.randn(5, 2, 6, 6)
     with pytest.warns(choice.StrategyWarning), pytest.raises(RuntimeError, match="can't allocate"):
         layer(x)
 
 
-def test_an_unknown_device_uses_the_safest_strategy():
+def test_a_device_without_a_clock_uses_what_needs_no_kernel():
     layer = sn.SplineConv2d(2, 4, 3).to("meta")
     x = torch.empty(5, 2, 6, 6, device="meta")
-    assert choice.choose(x, layer.curves, layer.operation(x)[1]) == choice.SAFE
+    assert choose(layer, x) == SAFE
     assert layer.operate(x, torch.empty(5, 4, device="meta")).shape == (5, 4, 4, 4)
 
 
 @pytest.fixture
-def fresh(monkeypatch, tmp_path):
-    """Measurements in a folder of their own."""
-    path = tmp_path / "mine" / "strategies.json"
-    monkeypatch.setenv(measured.MEASUREMENTS, str(path))
-    measurements.cache_clear()
-    ranking.cache_clear()
-    yield path
-    monkeypatch.undo()
-    measurements.cache_clear()
-    ranking.cache_clear()
+def timed(monkeypatch):
+    """The strategies that are timed, in order; each takes as long as its name says here."""
+    calls, lengths = [], {"fused": 4, "grouped": 3, "unfold": 1, "bank": 2, "single": 5}
+
+    def seconds(name, *_):
+        calls.append(name)
+        return lengths[name]
+
+    monkeypatch.setattr(choice, "seconds", seconds)
+    monkeypatch.setattr(choice, "measured", {})
+    return calls
 
 
-def test_bench_strategies_is_used_from_then_on(fresh, monkeypatch, capsys):
-    settings = [s for s in bench.settings() if s[1] == 1 and s[0] in ((64, 10), (3, 16, 3, 32))][::5]
-    monkeypatch.setattr(bench, "settings", lambda: settings)
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "strategies", "--repeats", "1"])
-    assert not stop.value.code
-    assert "fastest" in capsys.readouterr().out
-    assert json.loads(fresh.read_text())["about"]["command"] == "splinenets bench strategies"
-    assert len(measurements()) == len(settings)
+def test_measuring_keeps_to_the_fastest(timed):
+    layer, x = sn.SplineConv2d(2, 4, 3, groups=2), torch.randn(5, 2, 6, 6)
+    with sn.strategy("measure"):
+        assert choose(layer, x) == ("unfold", "bank", "grouped")
+        assert sorted(timed) == ["bank", "grouped", "unfold"]
+        assert choose(layer, x) == ("unfold", "bank", "grouped")
+        assert len(timed) == 3  # once for each shape
+        with torch.no_grad():
+            choose(layer, x)
+        assert len(timed) == 6  # learning takes another time
+        choose(layer, x[:1])
+        assert timed[6:] == ["grouped", "unfold", "bank", "single"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"columns": [], "rows": [[1]]}', '{"rows": 3}'])
-def test_measurements_that_cannot_be_read_are_left_alone(fresh, content):
-    fresh.parent.mkdir()
-    fresh.write_text(content)
-    assert len(measurements()) > 100
+@pytest.mark.parametrize("learning", [True, False])
+@pytest.mark.parametrize(
+    "layer", [sn.SplineConv2d(2, 4, 3, padding=1), sn.SplineConv3d(2, 4, 2), sn.SplineLinear(6, 3, input_size=(6, 6))]
+)
+def test_measuring_changes_nothing(layer, learning, monkeypatch):
+    monkeypatch.setattr(choice, "measured", {})
+    x = torch.randn(5, *(2, 6, 6) if isinstance(layer, sn.SplineConv2d) else (2, 3, 6, 6)[-3:])
+    if isinstance(layer, sn.SplineConv3d):
+        x = torch.randn(5, 2, 4, 4, 4)
+    elif isinstance(layer, sn.SplineLinear):
+        x = torch.randn(5, 6, 6, 6)
+    position = torch.rand(5, layer.coordinates)
+    with torch.set_grad_enabled(learning):
+        expected = layer.operate(x, position)
+        state = torch.random.get_rng_state()
+        with sn.strategy("measure"):
+            torch.testing.assert_close(layer.operate(x, position), expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(p.grad is None for p in layer.parameters())
+    assert len(choice.measured) == 1
 
 
-def test_bench_strategies_wants_a_file(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "strategies", "--out", str(tmp_path)])
-    assert stop.value.code == 2
-    assert "must be a file" in capsys.readouterr().err
+def test_what_runs_out_of_memory_while_it_is_timed_comes_last(monkeypatch):
+    monkeypatch.setattr(choice, "measured", {})
+    monkeypatch.setitem(STRATEGIES, "grouped", fails_with(RuntimeError(FULL)))
+    layer, x = sn.SplineConv1d(2, 4, 3), torch.randn(5, 2, 6)
+    with sn.strategy("measure"):
+        assert choose(layer, x)[-1] == "grouped"
+
+
+def test_an_unknown_strategy():
+    with (
+        pytest.raises(ValueError, match=r"unknown strategy 'fast', choose from .*'auto'.*'unfold'"),
+        sn.strategy("fast"),
+    ):
+        pass

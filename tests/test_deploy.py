@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import splinenets as sn
-from splinenets.deployment import FoldedProjection
+from splinenets.projection import FoldedProjection
 
 SPECS = [
     "D(5)-C-R3",
@@ -33,7 +33,7 @@ def test_deployed_networks_answer_alike(spec):
     torch.testing.assert_close(deployed(images), net(images), rtol=0, atol=1e-9)
     torch.testing.assert_close(deployed(images[:1]), net(images[:1]), rtol=0, atol=1e-9)
     layers = [m for m in deployed.modules() if isinstance(m, sn.SplineLayer)]
-    assert all(layer.weight is None and isinstance(layer.projection, FoldedProjection) for layer in layers)
+    assert all(layer.base is None and isinstance(layer.projection, FoldedProjection) for layer in layers)
     assert not any(p.requires_grad for p in deployed.parameters())
     again = sn.deploy(deployed, images)
     assert torch.equal(again(images), deployed(images))

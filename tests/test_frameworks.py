@@ -180,4 +180,4 @@ def test_functional_call():
     net = small().eval()
     halved = {n: p / 2 for n, p in net.named_parameters()}
     torch.func.functional_call(net, halved, (images,))
-    assert net[0].path.run is None
+    assert net[0].path.state.run is None

@@ -52,7 +52,7 @@ def run(layer, x, position, strategy, dtype):
         y.detach(),
         x.grad,
         position.grad,
-        *(p.grad for p in (layer.knots, layer.weight, layer.bias) if p is not None),
+        *(p.grad for p in (layer.knots, layer.base, layer.bias) if p is not None),
     ]
 
 

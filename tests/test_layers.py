@@ -174,7 +174,7 @@ def test_initialisation():
     assert layer.weight.std().item() == pytest.approx((1 / 3 / 576) ** 0.5, rel=0.02)
     assert layer.knots.std().item() == pytest.approx(0.1 * layer.weight.std().item(), rel=0.02)
     paper = sn.SplineConv2d(64, 64, 3, spec="D(5)-C-R3 variance=0.05 independent raw")
-    assert paper.weight is None
+    assert paper.base is None
     assert paper.knots.var().item() == pytest.approx(0.05 / 576, rel=0.02)
     assert paper.control_points().shape == (5, 64, 64, 3, 3)
 

@@ -140,7 +140,7 @@ def test_a_failed_call_leaves_nothing_behind():
     expected = net(x)
     with pytest.raises(ValueError, match="channels"):
         net(torch.randn(2, 5, 5, 5))
-    assert net[0].path.run is None
+    assert net[0].path.state.run is None
     assert torch.equal(net(x), expected)
 
 

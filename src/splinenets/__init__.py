@@ -9,16 +9,16 @@ from .basis import bspline_basis
 from .calibration import calibrate
 from .conversion import Conversion, convert
 from .costs import Cost, cost
-from .deployment import deploy
+from .deployment import collapse, deploy, fold_batchnorm
 from .exporting import export, load_export
-from .fold import collapse, fold_batchnorm
+from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
 from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
-from .path import Positions, connect, steer, trace
 from .regularizer import MutualInformation
 from .shipped import pretrained
 from .spec import SplineSpec, Tree
+from .tracing import Positions, connect, steer, trace
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ __all__ = [
     "calibrate",
     "collapse",
     "connect",
+    "conv2d_per_sample",
     "convert",
     "cost",
     "data",
@@ -48,6 +49,10 @@ __all__ = [
     "load_export",
     "models",
     "pretrained",
+    "spline_conv1d",
+    "spline_conv2d",
+    "spline_conv3d",
+    "spline_linear",
     "steer",
     "strategy",
     "trace",

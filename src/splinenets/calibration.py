@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .example import call
-from .path import evaluating
 from .projection import Projection
+from .tracing import call, evaluating
 
 
 def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .example import describe, run_example
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
-from .path import Level, join
+from .path import Level
 from .spec import SplineSpec
 from .tables import text_table
+from .tracing import describe, join, run_example
 
 SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
     nn.Linear: SplineLinear,

@@ -11,10 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .example import run_example
+from .deployment import stored
 from .layers import SplineLayer
 from .operators import strategy
+from .projection import Projection
 from .tables import text_table
+from .tracing import run_example
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 PARTS = ("projection", "decision", "weights", "operator")
@@ -196,12 +198,12 @@ def _spline_operations(layer: SplineLayer, x: Tensor, output: Tensor, samples: i
     operator = output.numel() // samples * layer.fan_in
     active = spec.spline_degree + 1
     pooled = x.numel() // samples if spec.projection == "conv" and x[0].numel() > projection.features else 0
-    decisions = spec.knots if projection.knots is not None else 1
+    decisions = spec.knots if projection.hierarchical else 1
     in_training = calls * theta * decisions + pooled
     knots = spec.dims * spec.knots
     return Amounts(
         projection=calls * theta + pooled,
-        decision=calls * theta * active if projection.knots is not None else 0,
+        decision=calls * theta * active if projection.hierarchical else 0,
         weights=calls * spec.dims * active * weights,
         operator=operator,
         grouped=3 * (in_training + calls * knots * weights + operator),
@@ -214,19 +216,31 @@ def _parameters(module: nn.Module, seen: set[int], recurse: bool) -> Amounts:
     new = [p for p in module.parameters(recurse=recurse) if id(p) not in seen]
     seen.update(map(id, new))
     trained = sum(p.numel() for p in new)
-    parameters = active = trained
+    bases: set[int] = set()
+    idle: dict[int, float] = {}  # which share of a parameter one sample does not read
     if isinstance(module, SplineLayer):
-        spec, projection = module.spec, module.projection
-        count = {id(p): p.numel() for p in new}
-        base = [
-            p for p in (module.weight, projection.weight if projection.knots is not None else None) if p is not None
-        ]
-        parameters -= sum(count.get(id(p), 0) for p in base)
-        share = (spec.spline_degree + 1) / spec.knots
-        on_splines = [p for p in (module.knots, projection.knots) if p is not None]
-        active = parameters - sum(round(count.get(id(p), 0) * (1 - share)) for p in on_splines)
-    size = new[0].element_size() if new else 0
-    return Amounts(parameters=parameters, trained=trained, active=active, bytes_read=active * size)
+        bases = {id(p) for p in _bases(module)}
+        idle = dict.fromkeys(map(id, _on_splines(module)), 1 - (module.spec.spline_degree + 1) / module.spec.knots)
+    kept = [p for p in new if id(p) not in bases]
+    active = [p.numel() - round(p.numel() * idle.get(id(p), 0)) for p in kept]
+    bytes_read = sum(count * p.element_size() for count, p in zip(active, kept, strict=True))
+    parameters = sum(p.numel() for p in kept)
+    return Amounts(parameters=parameters, trained=trained, active=sum(active), bytes_read=bytes_read)
+
+
+def _bases(layer: SplineLayer) -> list[Tensor]:
+    """What knots are offsets from, and disappears when a network is deployed."""
+    projection = layer.projection
+    decision = projection.weight if isinstance(projection, Projection) and projection.hierarchical else None
+    return [p for p in (layer.base, decision) if p is not None]
+
+
+def _on_splines(layer: SplineLayer) -> list[Tensor]:
+    """Parameters of which a sample touches the active knots alone, as they are stored."""
+    projection = layer.projection
+    decision = "knots" if isinstance(projection, Projection) else "weight"
+    found = [(layer, "knots"), *([(projection, decision)] if projection.hierarchical else [])]
+    return [p for module, name in found for p in stored(module, name)]
 
 
 def _first_tensor(example: Any) -> Tensor:

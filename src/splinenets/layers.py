@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights
+from .functional import Size, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
+from .operators import Convolution, Curves, LinearMap, Operation, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
-from .projection import Projection, pool_beside, pooled_features
+from .projection import Projection, Proposer
 from .spec import SplineSpec
 
-Size: TypeAlias = int | tuple[int, ...]
+Device: TypeAlias = torch.device | str | int | None
 
 
 class SplineLayer(Level):
@@ -26,9 +27,9 @@ class SplineLayer(Level):
     """
 
     torch_layer: type[nn.Module]  # whose place this layer takes
-    weight: Any  # a Parameter, or None where knots are independent
-    bias: Any  # a Parameter, or None
-    projection: Any  # a Projection, or what ``deploy`` makes of it
+    weight: Tensor
+    bias: Tensor | None
+    projection: Proposer
     channel_dim: int
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
@@ -41,8 +42,18 @@ class SplineLayer(Level):
         self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
         self.projection.train(self.training)
         if not spec.centered:
-            self.knots.data += weight.data.flatten(1)
-            self.weight = None
+            self.stand_alone(self.curves.control_points())
+
+    def stand_alone(self, knots: Tensor) -> None:
+        """Take knots that need no shared weight; what is left of that tells shape, numbers and device alone."""
+        self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
+        del self.weight
+        self.register_buffer("weight", knots.new_zeros(()).expand(self.filters, *self.weight_shape), persistent=False)
+
+    @property
+    def base(self) -> nn.Parameter | None:
+        """The weight that knots are offsets from; None where they stand alone."""
+        return self._parameters.get("weight")
 
     @torch.no_grad()
     def reset_knots(self, spread: float = 0.1) -> None:
@@ -53,14 +64,19 @@ class SplineLayer(Level):
         else:
             deviation = (self.spec.variance / self.fan_in) ** 0.5
             nn.init.normal_(self.knots, std=deviation)
-            if self.weight is not None:
-                nn.init.normal_(self.weight, std=deviation)
-        if self.weight is not None:
+            if self.base is not None:
+                nn.init.normal_(self.base, std=deviation)
+        if self.base is not None:
             self.knots.mul_(spread)
 
     def become_first(self) -> None:
         """The first level has no parent to choose its decision parameters: they become plain."""
+        super().become_first()
         self.projection.forget_parent()
+
+    def like(self) -> Tensor:
+        """A tensor with this layer's numbers and device."""
+        return self.knots
 
     @property
     def needs_parent(self) -> bool:
@@ -71,10 +87,15 @@ class SplineLayer(Level):
         """The knots themselves, base included: (dims * K, *weight.shape)."""
         return self.curves.control_points().unflatten(2, self.weight_shape)
 
+    def shaped_knots(self) -> Tensor:
+        """The knots, offsets if there is a base, for ``splinenets.functional``: ([dims,] K, *weight.shape)."""
+        surface = (self.dims, self.spec.knots) if self.dims > 1 else (self.spec.knots,)
+        return self.knots.reshape(*surface, self.filters, *self.weight_shape)
+
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
-        return Curves(self.knots, self.weight, self.splines, self.dims, self.spec.spline_degree)
+        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -82,37 +103,45 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
+        if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
+            self.check_numbers(input)
         x, features = self.read(self.check_input(input))
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
 
+    def check_numbers(self, x: Tensor) -> None:
+        """Raise unless autocast brings input and weights together."""
+        if not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"{type(self).__name__} has {self.weight.dtype} weights and got {x.dtype} input: "
+                f"convert one of them, for example input.to({self.weight.dtype})"
+            )
+
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
-        if self.spec.projection == "dot":
-            return x, x
-        return pool_beside(x) if self.channel_dim == 1 else (x, pooled_features(x, self.channel_dim))
+        return (x, x) if self.spec.projection == "dot" else pool_beside(x, self.channel_dim)
 
     def locate(self, features: Tensor) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
         parent, level = self.inherit(features.shape[0])
-        diffusion = self.spec.diffusion_at(level)
-        proposal, local = self.projection(features, parent, update=not recomputing())
-        if parent is None:
-            return self.path.visit(self, proposal, local)
-        position = diffuse(parent, proposal, diffusion)
-        return self.path.visit(self, position, lambda: diffuse(parent.detach(), local(), diffusion))
+        position, local = self.projection(features, parent, update=not recomputing(), local=self.path.recording)
+        if parent is not None:
+            diffusion = self.spec.diffusion_at(level)
+            position = diffuse(parent, position, diffusion)
+            local = None if local is None else diffuse(parent.detach(), local, diffusion)
+        return self.path.visit(self, position, local)
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
-        x, operation = self.operation(x)
-        return compute(x, position, self.curves, operation, self.bias)
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
+
+    @property
+    def operation(self) -> Operation:
+        """What this layer does with weights."""
+        raise TypeError(f"{type(self).__name__} is not a layer by itself")
 
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """How many splines this spec asks for here, and how many features its projections read."""
-        raise TypeError(f"{type(self).__name__} is not a layer by itself")
-
-    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
-        """What this layer does with weights, and the input it does it to."""
         raise TypeError(f"{type(self).__name__} is not a layer by itself")
 
     def check_input(self, x: Tensor) -> Tensor:
@@ -128,7 +157,7 @@ class SplineLayer(Level):
         return f"{type(self).__name__}({self.extra_repr()}, spec={self.spec})"
 
 
-class SplineLinear(SplineLayer, nn.Linear):
+class SplineLinear(SplineLayer, nn.Linear):  # type: ignore[misc]  # torch's hints have no layer without a bias
     """A linear layer whose weight matrix lies on a spline; takes the place of ``nn.Linear``.
 
     spec        as a string or ``SplineSpec``; a linear layer has one spline, whatever the rank
@@ -146,8 +175,8 @@ class SplineLinear(SplineLayer, nn.Linear):
         *,
         spec: str | SplineSpec = "D(5)-D-R4",
         input_size: Size = (),
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
         nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
@@ -173,9 +202,15 @@ class SplineLinear(SplineLayer, nn.Linear):
             )
         return x
 
-    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
+    @property
+    def operation(self) -> Operation:
         """A linear map."""
-        return x, LinearMap()
+        return LinearMap()
+
+    def operate(self, x: Tensor, position: Tensor) -> Tensor:
+        """``spline_linear``."""
+        position, degree = position.unflatten(1, self.position_shape), self.spec.spline_degree
+        return spline_linear(x, position, self.shaped_knots(), self.base, self.bias, degree=degree)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -213,8 +248,8 @@ class SplineConv(SplineLayer):
         *,
         spec: str | SplineSpec = "D(5)-C-R3",
         input_size: Size | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
@@ -255,12 +290,23 @@ class SplineConv(SplineLayer):
             )
         return x
 
-    def operation(self, x: Tensor) -> tuple[Tensor, Operation]:
-        """A convolution; padding with anything but zeros is done beforehand."""
+    @property
+    def operation(self) -> Operation:
+        """A convolution, of an input that is padded already if not with zeros."""
+        padding = self.padding if self.padding_mode == "zeros" else (0,) * self.spatial
+        return Convolution(self.kernel_size, self.stride, padding, self.dilation, self.groups)
+
+    def operate(self, x: Tensor, position: Tensor) -> Tensor:
+        """``spline_conv2d`` and its kin; padding with anything but zeros is done beforehand."""
         padding = self.padding
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0,) * self.spatial
-        return x, Convolution(self.kernel_size, self.stride, padding, self.dilation, self.groups)
+        convolve = (spline_conv1d, spline_conv2d, spline_conv3d)[self.spatial - 1]
+        return convolve(
+            *(x, position.unflatten(1, self.position_shape), self.shaped_knots(), self.base, self.bias),
+            *(self.stride, padding, self.dilation, self.groups),
+            degree=self.spec.spline_degree,
+        )
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

@@ -2,77 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from . import kernels
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
+from .operators import Decision, decide, kernel_decides
 from .spec import SplineSpec
 
-LocalProposal: TypeAlias = Callable[[], Tensor]
 
-
-def pooled_features(x: Tensor, channel_dim: int) -> Tensor:
-    """The mean over everything but samples and channels: (N, C, ...) or (N, ..., C) -> (N, C).
-
-    A 1x1 convolution followed by global averaging is a linear map of these: averaging commutes with it, so pool first.
-    """
-    others = [d for d in range(1, x.dim()) if d != channel_dim % x.dim()]
-    return x.mean(others) if others else x
-
-
-def pool_beside(x: Tensor) -> tuple[Tensor, Tensor]:
-    """An image and its pooled features, for a projection beside a convolution of the same image.
-
-    Backward the features' gradient is added to the image's where that is, and never written down at the image's size.
-    """
-    if not kernel_reads(x):
-        return x, pooled_features(x, 1)
-    if not torch.is_grad_enabled():
-        return x, kernels.pool(x).to(x.dtype)
-    return _Pool.apply(x)  # type: ignore[no-untyped-call]
-
-
-def kernel_reads(x: Tensor) -> bool:
-    """Whether the pooling kernels know such images."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) is Tensor
-        and x.device.type == "cpu"
-        and x.dim() == 4
-        and x.is_contiguous(memory_format=torch.channels_last)
-        and x.numel() > 0
-        and kernels.has_kernel(x.dtype)
-    )
-
-
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.shape = x.shape
-        ctx.set_materialize_grads(False)
-        return x.view_as(x), kernels.pool(x).to(x.dtype)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, pooled_grad: Tensor | None) -> Tensor | None:
-        if pooled_grad is None:
-            return grad
-        if grad is None or not kernel_reads(grad):
-            each = (pooled_grad / prod(ctx.shape[2:]))[:, :, None, None]
-            return each.expand(ctx.shape) if grad is None else grad + each
-        # only the operation beside saw the image that was handed on, so nobody else holds its gradient
-        kernels.spread(pooled_grad.float().contiguous(), grad)
-        return grad
-
-
-def in_one_order(x: Tensor, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def in_one_order(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     """Features in a row, and decision parameters in the same order: (N, ...), (C, M) each -> (N, M), (C, M) each.
 
     Images whose channels come last in memory stay where they are, if there are fewer parameters to move.
@@ -84,14 +28,23 @@ def in_one_order(x: Tensor, parameters: list[Tensor]) -> tuple[Tensor, list[Tens
     return x.permute(0, 2, 3, 1).flatten(1), moved
 
 
-def mix_scores(scores: Tensor, parent: Tensor, degree: int) -> Tensor:
+def mix_scores(scores: Tensor, parent: Tensor | None, degree: int) -> Tensor:
     """theta(parent) . x from the responses to all decision knots: (N, K, C), (N, C) -> (N, C).
+
+    Without a parent, nobody came before: the middle of the decision spline.
 
     sum_k B_k(parent) (knots_k . x) equals theta(parent) . x, so in a batch no theta is ever built: features meet all
     knots in one matmul, and only N x K x C numbers are mixed.
     """
+    if parent is None:
+        parent = scores.new_full((scores.shape[0], scores.shape[2]), 0.5)
     basis = bspline_basis(parent, scores.shape[1], degree)
     return torch.einsum("nck,nkc->nc", basis.to(scores.dtype), scores)
+
+
+def middle(knots: Tensor, degree: int) -> Tensor:
+    """The decision parameters in the middle of their spline: (K, C, M) -> (C, M)."""
+    return torch.tensordot(bspline_basis(knots.new_full((), 0.5), knots.shape[0], degree), knots, 1)
 
 
 def moments(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,7 +65,42 @@ def bounded(z: Tensor, bound: float) -> Tensor:
     return z * torch.rsqrt(1 + (z / bound).square())
 
 
-class Projection(nn.Module):
+class Proposal(NamedTuple):
+    """Positions in [0, 1], (N, C); ``local`` has the same numbers with a gradient for the decision parameters alone."""
+
+    position: Tensor
+    local: Tensor | None
+
+
+class Proposer(nn.Module):
+    """What a layer asks for its positions: a ``Projection``, or the form it has in a deployed network."""
+
+    features: int  # M, how many numbers of a sample it reads
+    coordinates: int  # C, how many positions it proposes
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether the decision parameters lie on a spline, so that the parent's position is read."""
+        raise TypeError(f"{type(self).__name__} is not a projection by itself")
+
+    def forget_parent(self) -> None:
+        """Become a plain projection, as the first level has no parent: keep the middle of the decision spline."""
+        raise TypeError(f"{type(self).__name__} is not a projection by itself")
+
+    def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
+        """(N, M) or (N, ...) with M numbers a sample, and (N, C) or None -> (N, C).
+
+        update  whether running statistics may change
+        local   whether the proposal is wanted once more, for a regulariser
+        """
+        raise TypeError(f"{type(self).__name__} is not a projection by itself")
+
+    def extra_repr(self) -> str:
+        """Shown in the repr of a network."""
+        return f"{self.features} -> {self.coordinates}{', on a spline' if self.hierarchical else ''}"
+
+
+class Projection(Proposer):
     """The paper's D(x; theta): a linear map of the features, standardised, through a sigmoid."""
 
     running_mean: Tensor
@@ -144,71 +132,44 @@ class Projection(nn.Module):
         if self.knots is not None:
             nn.init.normal_(self.knots, std=(1 if self.weight is None else self.spread) * self.features**-0.5)
 
+    @property
+    def hierarchical(self) -> bool:
+        """Whether the decision parameters lie on a spline."""
+        return self.knots is not None
+
     @torch.no_grad()
     def forget_parent(self) -> None:
-        """Become a plain projection, as the first level has no parent: keep the middle of the decision spline."""
+        """Keep the middle of the decision spline."""
         if self.knots is not None:
-            middle = bspline_basis(self.knots.new_full((), 0.5), self.spec.knots, self.spec.spline_degree)
-            weight = torch.tensordot(middle, self.knots, 1)
+            weight = middle(self.knots, self.spec.spline_degree)
             self.weight = nn.Parameter(weight if self.weight is None else self.weight + weight)
             self.knots = None
 
-    def forward(self, features: Tensor, parent: Tensor | None, update: bool = True) -> tuple[Tensor, LocalProposal]:
-        """The proposal in [0, 1]: (N, M), (N, C) or None -> (N, C); and a way to have it again for a regulariser.
-
-        Features may have more dimensions, with M numbers a sample.
-
-        The second is a function without arguments that gives the same proposal with a gradient for the decision
-        parameters alone. ``update=False`` leaves the running statistics as they are.
-        """
-        if self._nothing_to_learn(features):
-            proposal = self._decide(features.flatten(1), parent)
-            return proposal, lambda: proposal
+    def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
+        """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
+        if not (self.training and self.spec.standardize) and kernel_decides(features, decision := self.decision()):
+            position = decide(features.flatten(1), parent, decision)
+            return Proposal(position, position if local else None)
         features, parameters = in_one_order(
             features, [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
         )
         responses = [F.linear(features, p) for p in parameters]
+        position = self._propose(responses, parent, update)
+        if not local:
+            return Proposal(position, None)
+        again = [_weight_only(r, features, p) for r, p in zip(responses, parameters, strict=True)]
+        return Proposal(position, self._propose(again, None if parent is None else parent.detach(), update=False))
 
-        def local() -> Tensor:
-            again = [_weight_only(r, features, p) for r, p in zip(responses, parameters, strict=True)]
-            return self._propose(again, None if parent is None else parent.detach(), update=False)
-
-        return self._propose(responses, parent, update), local
-
-    def _nothing_to_learn(self, features: Tensor) -> bool:
-        """Whether the kernel may decide: one sample, and nobody wants gradients or statistics."""
-        return (
-            not torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not (self.training and self.spec.standardize)
-            and features.shape[0] == 1
-            and type(features) is Tensor
-            and features.device.type == "cpu"
-            and features.dtype == torch.float32
-            and not torch.is_autocast_enabled("cpu")
-            and all(p is None or p.dtype == torch.float32 for p in (self.weight, self.knots))
-            and kernels.has_kernel(torch.float32)
-        )
-
-    def _decide(self, features: Tensor, parent: Tensor | None) -> Tensor:
-        return kernels.propose(
-            features.contiguous(),
-            None if parent is None else parent.float().contiguous(),
-            None if self.weight is None else self.weight.contiguous(),
-            None if self.knots is None else self.knots.contiguous(),
-            (self.running_mean, self.running_var) if self.spec.standardize else None,
-            degree=self.spec.spline_degree,
-            epsilon=self.eps,
-            bound=self.bound,
-            slope=self.spec.slope,
-        )
+    def decision(self) -> Decision:
+        """The same for the kernel."""
+        spec = self.spec
+        mean, variance = (self.running_mean, self.running_var) if spec.standardize else (None, None)
+        return Decision(self.weight, self.knots, mean, variance, spec.spline_degree, self.eps, self.bound, spec.slope)
 
     def _propose(self, responses: list[Tensor], parent: Tensor | None, update: bool) -> Tensor:
         raw = responses[0]
         if self.knots is not None:
             scores = responses[-1].unflatten(1, (-1, self.coordinates))
-            if parent is None:  # nobody came before: the middle of the decision spline
-                parent = scores.new_full((scores.shape[0], self.coordinates), 0.5)
             mixed = mix_scores(scores, parent, self.spec.spline_degree)
             raw = mixed if self.weight is None else raw + mixed
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
@@ -235,10 +196,53 @@ class Projection(nn.Module):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
-    def extra_repr(self) -> str:
-        """Shown in the repr of a network."""
-        on_spline = f", knots={self.knots.shape[0]}" if self.knots is not None else ""
-        return f"{self.features} -> {self.coordinates}{on_spline}"
+
+class FoldedProjection(Proposer):
+    """A projection for inference: base and standardisation are part of its weights.
+
+    responses = weight . x + shift            where decision parameters lie on a spline, mixed at the parent
+    proposal  = sigmoid(slope * responses)    where they were standardised, softly bounded at 1 before that
+    """
+
+    weight: Tensor  # (C, M), or the decision knots (K, C, M)
+    shift: Tensor  # (C,)
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__()
+        spec = projection.spec
+        self.features, self.coordinates = projection.features, projection.coordinates
+        parameters = [p.detach() for p in (projection.knots, projection.weight) if p is not None]
+        weight = parameters[0] if len(parameters) == 1 else parameters[0] + parameters[1]  # the basis sums to 1
+        scale, mean = torch.ones_like(weight[..., 0]), weight.new_zeros(projection.coordinates)
+        self.degree, self.bounded, self.slope = spec.spline_degree, spec.standardize, spec.slope
+        if spec.standardize:
+            scale = torch.rsqrt(projection.running_var + projection.eps) / projection.bound
+            mean, self.slope = projection.running_mean, spec.slope * projection.bound
+        self.weight = nn.Parameter(weight * scale.unsqueeze(-1), requires_grad=False)
+        self.shift = nn.Parameter(-mean * scale if spec.standardize else mean, requires_grad=False)
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether the decision parameters lie on a spline."""
+        return self.weight.dim() == 3
+
+    @torch.no_grad()
+    def forget_parent(self) -> None:
+        """Keep the middle of the decision spline, in full precision."""
+        if self.hierarchical:
+            if parametrize.is_parametrized(self, "weight"):
+                parametrize.remove_parametrizations(self, "weight")
+            self.weight = nn.Parameter(middle(self.weight, self.degree), requires_grad=False)
+
+    def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
+        """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
+        weight = self.weight
+        responses = F.linear(features.flatten(1), weight.flatten(0, -2))
+        if weight.dim() == 3:
+            responses = mix_scores(responses.unflatten(1, weight.shape[:2]), parent, self.degree)
+        responses = responses + self.shift
+        position = torch.sigmoid(self.slope * (bounded(responses, 1.0) if self.bounded else responses))
+        return Proposal(position, position if local else None)
 
 
 class _WeightOnly(torch.autograd.Function):

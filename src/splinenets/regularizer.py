@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .collectives import sum_over_ranks
 from .histograms import conditional_entropy, entropy, kernel_histogram, soft_histogram
-from .path import Positions
+from .tracing import Positions
 
 Weight: TypeAlias = float | Callable[[float], float]
 Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]

@@ -116,6 +116,7 @@ def with_parent(layer: sn.SplineLayer, parent: Tensor | None, level: int = 2) ->
     """Put a layer on a path where these positions came before."""
     layer.path = Path()
     if parent is not None:
-        layer.path.run = Run(None)
-        layer.path.run.position, layer.path.run.level = parent, level - 1
+        state = layer.path.of_thread
+        state.run = Run(None)
+        state.run.position, state.run.level = parent, level - 1
     return layer

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..data import Split
 from ..data.folders import to_pixels
 from ..layers import SplineLayer
-from ..path import Positions, steer, trace
+from ..tracing import Positions, steer, trace
 from ..training.build import Task
 from ..training.run import load_run
 from .counts import by_class, most_telling

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from ..path import Positions
+from ..tracing import Positions
 from ..training.build import Task
 from .gallery import at_the_end, over_epochs
 from .records import parse_epoch, read_epochs

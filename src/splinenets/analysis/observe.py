@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..costs import Cost, cost
 from ..data import Split
 from ..health_check import FEWEST, Health, health
-from ..path import Positions, evaluating, trace
+from ..tracing import Positions, evaluating, trace
 from ..training.build import Task
 
 LOOKED_AT = 2_000  # images

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..deployment import FoldedProjection
 from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution
 from ..path import nearest_positions
+from ..projection import FoldedProjection
 
-library = torch.library.Library("splinenets", "DEF")
+library = torch.library.Library("splinenets", "FRAGMENT")
 library.define(
     "layer(Tensor x, Tensor? parent, str name, float diffusion, SymInt[] shape, int coordinates) -> (Tensor, Tensor)"
 )
@@ -72,7 +72,7 @@ def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], input:
         return plain(layer, input)
     shape = list(_output_shape(layer, x))
     y, position = LAYER(x, parent, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
-    layer.path.visit(layer, position, lambda: position)
+    layer.path.visit(layer, position, None)
     return y
 
 
@@ -81,7 +81,7 @@ def _is_simple(layer: SplineLayer, x: Tensor) -> bool:
 
 
 def _output_shape(layer: SplineLayer, x: Tensor) -> tuple[int, ...]:
-    _, operation = layer.operation(x)
+    operation = layer.operation
     size = operation.output_size(x.shape[2:]) if isinstance(operation, Convolution) else ()
     return (layer.filters, *size)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ..deployment import FoldedProjection
 from ..layers import SplineLayer
 from ..operators import Convolution
+from ..projection import FoldedProjection
 from .capture import LAYER, Capture, matching
 
 OPSET = 18
@@ -138,7 +138,7 @@ class _Lowering:
         mixed = op.MatMul(rows, op.Transpose(knots, perm=[1, 0, 2]))
         weight = op.Reshape(mixed, self.constant([layer.filters, *layer.weight_shape]))
         bias = [] if layer.bias is None else [self.constant(layer.bias)]
-        operation = layer.operation(torch.empty(0))[1]
+        operation = layer.operation
         if isinstance(operation, Convolution):
             return op.Conv(x, weight, *bias, **_attributes(operation))
         return op.Gemm(x, weight, *bias, transB=1)
@@ -147,7 +147,7 @@ class _Lowering:
         """Any batch: respond to all knots, then mix the responses; only these weights do not depend on the batch."""
         op, layer = self.op, self.spline
         count, filters, splines = *layer.knots.shape[:2], layer.splines
-        operation = layer.operation(torch.empty(0))[1]
+        operation = layer.operation
         together = splines == 1 and getattr(operation, "groups", 1) == 1  # one product mixes a sample's responses
         knots = self.parameter(layer, "knots")
         if not together:  # a grouped convolution wants a filter's knots together

@@ -1,7 +1,19 @@
 """Kernels of our own for the CPU, compiled for this machine when they are first needed. All of it is optional."""
 
 from .build import Unavailable, library, load
-from .calls import Geometry, arrange, backward, channels_last, forward, has_kernel, pool, propose, spread, without
+from .calls import (
+    Geometry,
+    arrange,
+    backward,
+    channels_last,
+    forward,
+    has_kernel,
+    pool,
+    propose,
+    row_length,
+    spread,
+    without,
+)
 
 __all__ = [
     "Geometry",
@@ -15,6 +27,7 @@ __all__ = [
     "load",
     "pool",
     "propose",
+    "row_length",
     "spread",
     "without",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
 from functools import lru_cache
@@ -110,6 +110,12 @@ def _forget() -> None:
 def channels_last(x: Tensor) -> Tensor:
     """As the kernels read and write images."""
     return x.contiguous(memory_format=torch.channels_last)
+
+
+def row_length(channels: int, kernel: Sequence[int], dtype: torch.dtype) -> int:
+    """How many numbers a filter takes in ``arrange``'s order."""
+    geometry = Geometry(torch.Size((1, channels, 1, 1)), 1, (1, 1), tuple(kernel), (1, 1), (0, 0), (1, 1), 1, 1, 1, 0)
+    return int(_call("row", dtype, byref(_layer(geometry))))
 
 
 def arrange(geometry: Geometry, knots: Tensor, base: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -1,17 +1,27 @@
 """The same answer computed in several ways, and the rule that picks one. See README.md in this folder."""
 
-from .choice import STRATEGIES, StrategyWarning, compute, strategy
+from .choice import STRATEGIES, StrategyWarning, compute
+from .decision import Decision, decide, kernel_decides, pool_beside, pooled_features
+from .fused import fused, why_not
 from .mixing import Curves, mix_weights
 from .operation import Convolution, LinearMap, Operation
+from .serving import strategy
 
 __all__ = [
     "STRATEGIES",
     "Convolution",
     "Curves",
+    "Decision",
     "LinearMap",
     "Operation",
     "StrategyWarning",
     "compute",
+    "decide",
+    "fused",
+    "kernel_decides",
     "mix_weights",
+    "pool_beside",
+    "pooled_features",
     "strategy",
+    "why_not",
 ]

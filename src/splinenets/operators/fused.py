@@ -1,8 +1,13 @@
-"""A convolution and the mixing of its weights in one kernel of our own; see native/kernels.cpp."""
+"""A convolution and the mixing of its weights in one kernel, as operators that torch knows.
+
+``torch.ops.splinenets.conv2d`` is what layers call while gradients are wanted: under autograd it becomes
+``conv2d_forward`` and, on the way back, ``conv2d_backward``; ``conv2d_inference`` is the shorter way where nothing is
+to be learnt. torch.compile and torch.export see them as single nodes. The kernels are in kernels/kernels.cpp.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,45 +15,47 @@ from torch import Tensor
 from .. import kernels
 from .mixing import Curves
 from .operation import Convolution, Operation
+from .serving import obstacle
+from .strategies import grouped
 
-SHARES = 2**28  # bytes that the threads' shares of the knots' gradient may take together
 FEW = 16  # samples up to which it does not pay to rearrange all knots first
+
+library = torch.library.Library("splinenets", "FRAGMENT")
+INPUTS = "Tensor x, Tensor position, Tensor knots, Tensor? base, Tensor? bias"
+SETTING = "int[] kernel, int[] stride, int[] margins, int[] dilation, int splines, int dims, int degree"
+library.define(f"conv2d({INPUTS}, {SETTING}) -> Tensor")
+library.define(f"conv2d_inference({INPUTS}, {SETTING}) -> Tensor")
+library.define(f"conv2d_forward({INPUTS}, {SETTING}) -> (Tensor, Tensor)")
+library.define(
+    f"conv2d_backward(Tensor grad, Tensor x, Tensor position, Tensor arranged, {SETTING}, "
+    "bool image_too, bool bias_too) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+ops = torch.ops.splinenets
+# kernel (2), stride (2), margins (top, bottom, left, right), dilation (2), splines, dims, degree
+Setting: TypeAlias = tuple[list[int], list[int], list[int], list[int], int, int, int]
 
 
 def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """(N, C, H, W), (N, S * dims) -> (N, filters, H', W'); neither time nor memory grows with K."""
-    reason = obstacle(x, curves, operation)
-    if reason:
+    if reason := why_not(x, curves, operation):
         raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
     assert isinstance(operation, Convolution)
-    x, position, knots = kernels.channels_last(x.to(dtype_of(x))), position.float().contiguous(), curves.knots.float()
-    base = None if curves.base is None else as_image(curves.base.float())
-    bias = None if bias is None else bias.float()
-    before = tuple(before for before, _ in operation.margins())
-    geometry = kernels.Geometry(
-        *(x.shape, knots.shape[1], operation.output_size(x.shape[2:])),
-        *(operation.kernel, operation.stride, before, operation.dilation),
-        *(curves.splines, curves.dims, curves.knots_per_dim, curves.degree),
+    margins = [side for margin in operation.margins() for side in margin]
+    operator = ops.conv2d if torch.is_grad_enabled() else ops.conv2d_inference
+    return operator(
+        x.to(dtype_of(x)),
+        position.float(),
+        curves.knots.float(),
+        None if curves.base is None else curves.base.float(),
+        None if bias is None else bias.float(),
+        *(operation.kernel, operation.stride, margins, operation.dilation),
+        *(curves.splines, curves.dims, curves.degree),
     )
-    if torch.is_grad_enabled():
-        return _Fused.apply(x, position, knots, base, bias, geometry)  # type: ignore[no-untyped-call]
-    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
-    return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
 
-def obstacle(x: Tensor, curves: Curves, operation: Operation) -> str:
-    """Why the kernel cannot serve, or nothing."""
-    if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
-        return f"needs plain tensors, got {type(x).__name__}"
-    if x.device.type != "cpu":
-        return f"runs on the CPU, got {x.device.type}"
-    if not isinstance(operation, Convolution) or len(operation.kernel) != 2 or operation.groups != 1:
-        return "computes 2d convolutions without groups"
-    if not kernels.has_kernel(dtype_of(x)) or curves.knots.dtype == torch.float64:
-        return f"has no kernel for {dtype_of(x)} here"
-    if torch.is_grad_enabled() and 4 * torch.get_num_threads() * curves.knots.numel() > SHARES:
-        return f"needs more than {SHARES >> 20} MB for the gradients of {curves.knots.numel():,} numbers"
-    return ""
+def why_not(x: Tensor, curves: Curves, operation: Operation) -> str:
+    """Why ``fused`` cannot serve, or nothing."""
+    return obstacle(x, dtype_of(x), knots=curves.knots, operation=operation)
 
 
 def dtype_of(x: Tensor) -> torch.dtype:
@@ -56,38 +63,136 @@ def dtype_of(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
-def as_image(base: Tensor) -> Tensor:
-    """A base in one of the two orders that the kernels know."""
-    known = base.is_contiguous() or base.is_contiguous(memory_format=torch.channels_last)
-    return base if known else base.contiguous()
+def _geometry(x: Tensor, filters: int, rows: int, setting: Setting) -> kernels.Geometry:
+    _, _, (top, _, left, _), _, splines, dims, degree = setting
+    operation = _operation(setting)
+    return kernels.Geometry(
+        *(x.shape, filters, operation.output_size(x.shape[2:])),
+        *(operation.kernel, operation.stride, (top, left), operation.dilation),
+        *(splines, dims, rows // dims, degree),
+    )
 
 
-class _Fused(torch.autograd.Function):
+def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None) -> Any:
+    """Tensors in an order in memory that the kernels know, whatever they came in."""
+    if base is not None and not (base.is_contiguous() or base.is_contiguous(memory_format=torch.channels_last)):
+        base = base.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    return kernels.channels_last(x), position.contiguous(), knots.contiguous(), base, bias
+
+
+def _inference(
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
+) -> Tensor:
+    x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
+    geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
+    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
+    return kernels.forward(geometry, x, position, arranged, knots, base, bias)
+
+
+def _forward(
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
+) -> tuple[Tensor, Tensor]:
+    x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
+    geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
+    arranged = kernels.arrange(geometry, knots, base, x.dtype)
+    return kernels.forward(geometry, x, position, arranged, knots, base, bias), arranged
+
+
+def _backward(
+    grad: Tensor, x: Tensor, position: Tensor, arranged: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *setting, image_too, bias_too = rest
+    x, grad = kernels.channels_last(x), kernels.channels_last(grad)
+    geometry = _geometry(x, arranged.shape[1], arranged.shape[0], tuple(setting))
+    wanted = (image_too, bias_too)
+    image, place, knots, bias = kernels.backward(geometry, x, position.contiguous(), arranged, grad, *wanted)
+    return x.new_empty(0) if image is None else image, place, knots, knots.new_empty(0) if bias is None else bias
+
+
+# what torch.compile and torch.export ask: the shapes of results
+
+
+def _output_like(x: Tensor, knots: Tensor, setting: Setting) -> Tensor:
+    size = (x.shape[0], knots.shape[1], *_operation(setting).output_size(x.shape[2:]))
+    return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _operation(setting: Setting) -> Convolution:
+    kernel, stride, (top, bottom, left, right), dilation, *_ = setting
+    padding = (top, left) if (top, left) == (bottom, right) else "same"  # nothing else pads unevenly
+    return Convolution(tuple(kernel), tuple(stride), padding, tuple(dilation), 1)
+
+
+def _fake_inference(x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> Tensor:
+    return _output_like(x, knots, setting)
+
+
+def _fake_forward(
+    x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any
+) -> tuple[Tensor, Tensor]:
+    rows, filters, _ = knots.shape
+    row = kernels.row_length(x.shape[1], setting[0], x.dtype)
+    return _output_like(x, knots, setting), torch.empty(rows, filters, row, dtype=x.dtype, device=x.device)
+
+
+def _fake_backward(grad: Tensor, x: Tensor, position: Tensor, arranged: Tensor, *rest: Any) -> Any:
+    *setting, image_too, bias_too = rest
+    rows, filters, _ = arranged.shape
+    kernel = setting[0]
+    image = torch.empty_like(x, memory_format=torch.channels_last) if image_too else x.new_empty(0)
+    knots = position.new_empty(rows, filters, x.shape[1] * kernel[0] * kernel[1])
+    return image, torch.empty_like(position), knots, position.new_empty(filters if bias_too else 0)
+
+
+class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        position: Tensor,
-        knots: Tensor,
-        base: Tensor | None,
-        bias: Tensor | None,
-        geometry: kernels.Geometry,
-    ) -> Tensor:
-        arranged = kernels.arrange(geometry, knots, base, x.dtype)
-        ctx.save_for_backward(x, position, arranged)
+    def forward(ctx: Any, x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> Tensor:
+        y, arranged = ops.conv2d_forward(x, position, knots, base, bias, *setting)
+        ctx.save_for_backward(x, position, knots, base, bias, arranged)
         ctx.set_materialize_grads(False)
-        ctx.geometry, ctx.base_shape, ctx.bias_too = geometry, None if base is None else base.shape, bias is not None
-        return kernels.forward(geometry, x, position, arranged, knots, base, bias)
+        ctx.setting = setting
+        return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 6
-        grad = kernels.channels_last(grad)
-        x, position, arranged = ctx.saved_tensors
-        wanted = (ctx.needs_input_grad[0], ctx.bias_too)
-        image, place, knots, bias = kernels.backward(ctx.geometry, x, position, arranged, grad, *wanted)
+            return (None,) * 12
+        *inputs, arranged = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants gradients of gradients, which only torch's own operations have
+            return *_gradients(grad, inputs, ctx.setting), *[None] * 7
+        x, position, _, base, bias = inputs
+        wanted = (ctx.needs_input_grad[0], bias is not None)
+        image, place, knots, biases = ops.conv2d_backward(grad, x, position, arranged, *ctx.setting, *wanted)
         # the basis sums to 1, so the knots' gradients sum to the base's
-        base = None if ctx.base_shape is None else knots.sum(0).view(ctx.base_shape)
-        return image, place, knots, base, bias, None
+        bases = None if base is None else knots.sum(0).view(base.shape)
+        return image if wanted[0] else None, place, knots, bases, biases if wanted[1] else None, *[None] * 7
+
+
+def _gradients(grad: Tensor, inputs: list[Tensor | None], setting: Setting) -> list[Tensor | None]:
+    """The same gradients, differentiable, from the strategy ``grouped``."""
+    wanted = {i: t for i, t in enumerate(inputs) if t is not None and t.requires_grad}
+    y = _composite(*inputs, *setting)
+    found = torch.autograd.grad(y, list(wanted.values()), grad, create_graph=True, allow_unused=True)
+    gradients = dict(zip(wanted, found, strict=True))
+    return [gradients.get(i) for i in range(len(inputs))]
+
+
+def _composite(x: Any, position: Any, knots: Any, base: Any, bias: Any, *setting: Any) -> Tensor:
+    *_, splines, dims, degree = setting
+    return grouped(x, position, Curves(knots, base, splines, dims, degree), _operation(setting), bias)
+
+
+def _under_autograd(*arguments: Any) -> Tensor:
+    return _Differentiable.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+library.impl("conv2d", _under_autograd, "Autograd")
+for _name, _kernel, _fake in (
+    ("conv2d", _inference, _fake_inference),
+    ("conv2d_inference", _inference, _fake_inference),
+    ("conv2d_forward", _forward, _fake_forward),
+    ("conv2d_backward", _backward, _fake_backward),
+):
+    library.impl(_name, _kernel, "CPU")
+    torch.library.register_fake(f"splinenets::{_name}", _fake, lib=library)

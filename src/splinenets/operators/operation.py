@@ -21,6 +21,9 @@ class Operation(Protocol):
     def per_sample(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
         """A weight for each sample: weights (N, filters, fan_in)."""
 
+    def unfolded(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        """The same as ``per_sample``, as one batch of matrix products."""
+
     def bank(self, x: Tensor, knots: Tensor) -> Tensor:
         """The response to every knot: (K, filters, fan_in) -> (N, K, filters, everything else)."""
 
@@ -48,6 +51,21 @@ class Convolution(NamedTuple):
         biases = None if bias is None else bias.repeat(samples)
         y = self._convolve(together, weights.flatten(0, 1), biases, samples * self.groups)
         return y.reshape(samples, filters, *y.shape[2:])
+
+    def unfolded(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        """A weight for each sample: the patch around every place is laid out, then one batch of matrix products."""
+        samples, filters, fan_in = weights.shape
+        patches = self._patches(x).reshape(samples * self.groups, fan_in, -1).to(weights.dtype)
+        y = weights.reshape(samples * self.groups, -1, fan_in) @ patches
+        return self.restore(y.reshape(samples, filters, -1), x, bias)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """(N, C, *image) -> (N, C, *kernel, *output)."""
+        spatial = len(self.kernel)
+        x = F.pad(x, [side for margin in reversed(self.margins()) for side in margin])
+        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True), start=2):
+            x = x.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+        return x.movedim(tuple(range(-spatial, 0)), tuple(range(2, 2 + spatial)))
 
     def bank(self, x: Tensor, knots: Tensor) -> Tensor:
         """The response to every knot, from one convolution with all of them."""
@@ -79,7 +97,13 @@ class Convolution(NamedTuple):
     def output_size(self, size: torch.Size) -> tuple[int, ...]:
         """The size of what a convolution of an image of this size gives."""
         per_axis = zip(size, self.margins(), self.dilation, self.kernel, self.stride, strict=True)
-        return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
+        found = tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
+        if not torch.compiler.is_compiling() and min(found) < 1:
+            raise ValueError(
+                f"a kernel of size {self.kernel} with padding {self.padding} and dilation {self.dilation} "
+                f"does not fit into an input of size {tuple(size)}"
+            )
+        return found
 
 
 class LinearMap(NamedTuple):
@@ -94,6 +118,10 @@ class LinearMap(NamedTuple):
         rows = self._rows(x)
         y = rows @ weights.mT if bias is None else torch.baddbmm(bias.to(weights.dtype), rows, weights.mT)
         return y.reshape(*x.shape[:-1], weights.shape[1])
+
+    def unfolded(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        """The same: there is nothing to lay out."""
+        return self.per_sample(x, weights, bias)
 
     def bank(self, x: Tensor, knots: Tensor) -> Tensor:
         """The response to every knot, from one matrix product with all of them."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..calibration import calibrate
 from ..data import in_order
 from ..health_check import Health, health
-from ..path import Positions, evaluating, trace
+from ..tracing import Positions, evaluating, trace
 from .build import Task
 from .ranks import total
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..data import Batches, seeded
 from ..health_check import histogram
-from ..path import Positions, trace
+from ..tracing import Positions, trace
 from .build import Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from ...deployment import FoldedProjection
 from ...layers import SplineLayer, SplineLinear
 from ...operators import Convolution
+from ...projection import FoldedProjection
 from ..capture import LAYER, Capture, matching
 from .arrange import Parameters, filter_blocks, image_rows
 from .program import LANES, Kind, Program
@@ -265,7 +265,7 @@ class Lowering:
                 **curves,
             )
             return out, position
-        operation = cast(Convolution, layer.operation(torch.empty(0))[1])
+        operation = cast(Convolution, layer.operation)
         length, filters = _padded(layer.fan_in), _padded(layer.filters)
         blocks = filter_blocks(self.parameters.stored(layer, "knots"), operation.kernel, apart=splines > 1)
         fields = {

@@ -1,0 +1,193 @@
+"""Spline layers as functions: an operation whose weights lie on B-splines, at a position of its own for each sample.
+
+For sample n at position p(n) the weights are base + sum_k B_k(p(n)) knots_k, and the output is the operation of torch
+with these weights. The layers hold parameters and choose positions; these functions take both from anywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .basis import check_knots
+from .operators import Convolution, Curves, LinearMap, compute, fused, why_not
+
+Size: TypeAlias = int | tuple[int, ...]
+
+
+def spline_linear(
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    degree: int | None = None,
+) -> Tensor:
+    """``F.linear`` with weights on splines: (N, ..., in), (N,) or (N, S), (K, out, in) -> (N, ..., out).
+
+    position  in [0, 1]: one for each sample, or S of them, which share out the outputs evenly; (N, S, dims) on surfaces
+    knots     control points, or offsets from ``base``; (dims, K, out, in) on surfaces
+    base      (out, in)
+    degree    of the B-splines; None means min(2, K - 1)
+    """
+    curves, position = _curves("spline_linear", x, position, knots, base, degree, weight_dims=2)
+    if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
+        raise ValueError(f"spline_linear wants {knots.shape[-1]} features last, got input of shape {tuple(x.shape)}")
+    return compute(x, position, curves, LinearMap(), bias)
+
+
+def spline_conv1d(
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None = None,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: str | Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    degree: int | None = None,
+) -> Tensor:
+    """``F.conv1d`` with weights on splines; see ``spline_conv2d``."""
+    return _convolve(1, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+
+
+def spline_conv2d(
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None = None,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: str | Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    degree: int | None = None,
+) -> Tensor:
+    """``F.conv2d`` with weights on splines: (N, C, H, W), (N, S), (K, out, C / groups, kh, kw) -> (N, out, H', W').
+
+    position  in [0, 1]: one for each sample, or S of them, which share out the filters evenly; (N, S, dims) on surfaces
+    knots     control points, or offsets from ``base``; (dims, K, out, C / groups, kh, kw) on surfaces
+    base      (out, C / groups, kh, kw)
+    degree    of the B-splines; None means min(2, K - 1)
+    """
+    return _convolve(2, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+
+
+def spline_conv3d(
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None = None,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: str | Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    degree: int | None = None,
+) -> Tensor:
+    """``F.conv3d`` with weights on splines; see ``spline_conv2d``."""
+    return _convolve(3, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+
+
+def conv2d_per_sample(
+    x: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: str | Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+) -> Tensor:
+    """``F.conv2d`` with a filter bank for each sample: (N, C, H, W), (N, out, C / groups, kh, kw) -> (N, out, H', W').
+
+    bias  (out,), or (N, out) for one of its own for each sample
+    """
+    if weights.dim() != 5 or x.dim() != 4 or len(weights) != len(x):
+        raise ValueError(
+            "conv2d_per_sample wants images (N, C, H, W) and as many filter banks (N, out, C / groups, kh, kw), "
+            f"got {tuple(x.shape)} and {tuple(weights.shape)}"
+        )
+    operation = _operation("conv2d_per_sample", x, weights.shape[1:], stride, padding, dilation, groups)
+    shared = None if bias is None or bias.dim() == 2 else bias
+    own = None if bias is None or shared is not None else bias
+    # a spline of degree 0 is a row of steps: sample n stands on the n-th of N knots
+    curves = Curves(weights.flatten(2), None, 1, 1, 0)
+    if len(x) == 0:
+        y = operation.plain(x, curves.knots.sum(0), shared)
+    elif why_not(x, curves, operation):
+        y = operation.per_sample(x, curves.knots, shared)
+    else:
+        steps = (torch.arange(len(x), device=x.device) + 0.5).unsqueeze(1) / len(x)
+        y = fused(x, steps, curves, operation, shared)
+    return y if own is None else y + own.to(y.dtype)[:, :, None, None]
+
+
+def _convolve(
+    spatial: int,
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None,
+    bias: Tensor | None,
+    stride: Size,
+    padding: str | Size,
+    dilation: Size,
+    groups: int,
+    degree: int | None,
+) -> Tensor:
+    name = f"spline_conv{spatial}d"
+    curves, position = _curves(name, x, position, knots, base, degree, weight_dims=2 + spatial)
+    operation = _operation(name, x, knots.shape[-2 - spatial :], stride, padding, dilation, groups)
+    return compute(x, position, curves, operation, bias)
+
+
+def _operation(
+    name: str, x: Tensor, weight: torch.Size, stride: Size, padding: str | Size, dilation: Size, groups: int
+) -> Convolution:
+    """The convolution that these settings describe, or an error that says what would fit."""
+    filters, channels, *kernel = weight
+    if x.dim() != len(weight) or x.shape[1] != channels * groups:
+        raise ValueError(
+            f"{name} with filters of shape {tuple(weight)} and groups={groups} wants input of shape "
+            f"(N, {channels * groups}, {', '.join('HWD'[: len(kernel)])}), got {tuple(x.shape)}"
+        )
+    if filters % groups:
+        raise ValueError(f"{name} cannot share out {filters} filters between {groups} groups")
+
+    def each(size: Size) -> tuple[int, ...]:
+        return (size,) * len(kernel) if isinstance(size, int) else tuple(size)
+
+    padding = padding if isinstance(padding, str) else each(padding)
+    operation = Convolution(tuple(kernel), each(stride), padding, each(dilation), groups)
+    operation.output_size(x.shape[2:])  # or it says that the kernel does not fit
+    return operation
+
+
+def _curves(
+    name: str, x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, degree: int | None, *, weight_dims: int
+) -> tuple[Curves, Tensor]:
+    """Knots and positions in the shapes that strategies compute with, or an error that says what would fit."""
+    surface = knots.dim() == weight_dims + 2
+    if not surface and knots.dim() != weight_dims + 1:
+        raise ValueError(f"{name} wants knots (K, *weight) or (dims, K, *weight), got shape {tuple(knots.shape)}")
+    dims, count, filters = knots.shape[0] if surface else 1, knots.shape[int(surface)], knots.shape[-weight_dims]
+    fits = position.dim() == 3 and position.shape[2] == dims if surface else position.dim() in (1, 2)
+    if not fits or position.shape[0] != x.shape[0]:
+        wanted = f"(N, S, {dims})" if surface else "(N,) or (N, S)"
+        raise ValueError(
+            f"{name} wants positions {wanted} for input of shape {tuple(x.shape)}, got shape {tuple(position.shape)}"
+        )
+    splines = 1 if position.dim() == 1 else position.shape[1]
+    if filters % splines:
+        raise ValueError(f"{name} cannot share out {filters} filters between {splines} splines")
+    degree = min(2, count - 1) if degree is None else degree
+    check_knots(count, degree)
+    flat = knots.reshape(dims * count, filters, -1)
+    return Curves(flat, base, splines, dims, degree), position.reshape(x.shape[0], splines * dims)

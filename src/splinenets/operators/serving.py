@@ -1,0 +1,88 @@
+"""Which way of computing is asked for, and whether our kernels may serve: one list of reasons for all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .. import kernels
+from .operation import Convolution, Operation
+
+NAMES = ("auto", "bank", "fused", "grouped", "measure", "single", "unfold")
+SHARES = 2**28  # bytes that the threads' shares of the knots' gradient may take together
+
+
+class _Asked(threading.local):
+    name = "auto"
+
+
+class _AskedWhileTraced:
+    """The same for torch.compile, which cannot look into a thread's own memory; a change compiles anew."""
+
+    name = "auto"
+
+
+_here, _traced = _Asked(), _AskedWhileTraced()
+
+
+@contextmanager
+def strategy(name: str) -> Iterator[None]:
+    """Compute spline layers one way inside a with block, decisions included.
+
+    "auto"     the rule: what is fastest for such a layer
+    "measure"  time every way on the first call of a shape, and keep to the fastest
+    "fused"    a kernel of our own; "grouped", "bank", "single" and "unfold" are made of torch's operations
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown strategy {name!r}, choose from {list(NAMES)}")
+    before = _here.name
+    _here.name = _traced.name = name
+    try:
+        yield
+    finally:
+        _here.name = _traced.name = before
+
+
+def asked() -> str:
+    """The strategy that the user asked for."""
+    return _traced.name if torch.compiler.is_compiling() else _here.name
+
+
+def obstacle(
+    x: Tensor, numbers: torch.dtype, *, knots: Tensor | None = None, operation: Operation | None = None
+) -> str:
+    """Why our kernels cannot serve, in words that follow "the strategy 'fused'"; empty if they can.
+
+    x        what a kernel would read, ``numbers`` what it would compute with
+    knots, operation  of a layer; without them the question is about what stands beside: pooling, and decisions
+    """
+    if asked() not in ("auto", "fused", "measure"):
+        return f"is not what was asked for, {asked()!r}"
+    if not torch.compiler.is_compiling():
+        if type(x) is not Tensor and type(x) is not nn.Parameter:
+            return f"needs plain tensors, got {type(x).__name__}"
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return "does not know the transforms of torch.func"
+    if x.device.type != "cpu":
+        return f"runs on the CPU, got {x.device.type}"
+    if operation is not None and not is_plain_2d(operation):
+        return "computes 2d convolutions without groups"
+    if not _has_kernel(numbers) or (knots is not None and knots.dtype == torch.float64):
+        return f"has no kernel for {numbers} here"
+    if knots is not None and torch.is_grad_enabled() and 4 * _threads() * knots.numel() > SHARES:
+        return f"needs more than {SHARES >> 20} MB for the gradients of {knots.numel():,} numbers"
+    return ""
+
+
+# torch.compile asks these once, while it traces
+_has_kernel: Callable[[torch.dtype], bool] = torch.compiler.assume_constant_result(kernels.has_kernel)
+_threads: Callable[[], int] = torch.compiler.assume_constant_result(lambda: torch.get_num_threads())
+
+
+def is_plain_2d(operation: Operation) -> bool:
+    """Whether this is a 2d convolution without groups."""
+    return isinstance(operation, Convolution) and len(operation.kernel) == 2 and operation.groups == 1

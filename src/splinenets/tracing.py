@@ -1,0 +1,183 @@
+"""Positions through a whole network: connect its layers, see where samples travel, and choose where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .path import Level, Path, State, Visit
+
+
+def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
+    """Let positions travel through a network: join all its levels to one path, in place, and return it.
+
+    Levels follow each other in the order in which an example passes them, or, without an example, in the order of
+    their definition. The first becomes a plain one, and where sizes differ a learned matrix appears: connect before
+    you hand the parameters to an optimizer. ``convert`` does this for you.
+    """
+    order = list(levels_of(net).values())
+    if example or kwargs:
+        with evaluating(net), torch.no_grad(), _recording(net, order) as visits:
+            net(*example, **kwargs)
+        order = [level for level, _, _ in visits]
+    join(net, order)
+    return net
+
+
+def join(net: nn.Module, order: list[Level]) -> None:
+    """Give a network one path, which passes its levels in this order; a level may come several times."""
+    remove_path(net)
+    path = Path()
+    levels = [m for m in net.modules() if isinstance(m, Level)]
+    for level in levels:
+        before = [order[i - 1].coordinates for i, other in enumerate(order) if other is level and i > 0]
+        level.attach(path, sorted(set(before)))
+        if order and level is order[0] and not before:
+            level.become_first()
+    if levels:
+        net.register_forward_pre_hook(path.enter)
+        net.register_forward_hook(path.leave, always_call=True)
+
+
+def remove_path(net: nn.Module) -> None:
+    """Take away the hooks that begin and end runs, wherever in a network they are."""
+    for module in net.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if isinstance(getattr(hook, "__self__", None), Path):
+                    del hooks[key]
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode inside a with block; afterwards every module is as it was."""
+    training = [m for m in net.modules() if m.training]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def run_example(net: nn.Module, example: Any) -> Any:
+    """Call a network with an example, in eval mode and without gradients."""
+    with evaluating(net), torch.no_grad():
+        return call(net, example)
+
+
+def call(net: nn.Module, example: Any) -> Any:
+    """Call a network with an example."""
+    if isinstance(example, Mapping):
+        return net(**example)
+    return net(*example) if isinstance(example, tuple | list) else net(example)
+
+
+def describe(example: Any) -> str:
+    """An example in a few words, for messages."""
+    if isinstance(example, Tensor):
+        return f"of shape {tuple(example.shape)}"
+    if isinstance(example, Mapping):
+        return "with " + ", ".join(f"{k} {describe(v)}" for k, v in example.items())
+    if isinstance(example, tuple | list):
+        return "with " + ", ".join(describe(v) for v in example)
+    return f"of type {type(example).__name__}"
+
+
+class Positions(dict[str, Tensor]):
+    """{layer name: positions (N, S)}, and (N, S, dims) on surfaces. A layer called again is listed as "name#2".
+
+    ``local`` holds the same numbers with a gradient for the projections alone: features and parents are detached.
+    """
+
+    local: dict[str, Tensor]
+
+    def __init__(self, positions: dict[str, Tensor], local: dict[str, Tensor] | None = None) -> None:
+        super().__init__(positions)
+        self.local = dict(positions if local is None else local)
+
+
+def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
+    """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``."""
+    levels = levels_of(net)
+    with _recording(net, levels.values()) as visits:
+        output = net(*args, **kwargs)
+    names = {level: name for name, level in levels.items()}
+    positions: dict[str, Tensor] = {}
+    local: dict[str, Tensor] = {}
+    calls: dict[str, int] = {}
+    for layer, position, local_position in visits:
+        name = names[layer]
+        calls[name] = calls.get(name, 0) + 1
+        key = name if calls[name] == 1 else f"{name}#{calls[name]}"
+        shape = layer.position_shape
+        positions[key] = position.unflatten(1, shape)
+        local[key] = local_position.unflatten(1, shape)
+    return output, Positions(positions, local)
+
+
+def levels_of(net: nn.Module) -> dict[str, Level]:
+    """The spline layers of a network by name, the same names whether it is compiled or not."""
+    original = getattr(net, "_orig_mod", net)  # what torch.compile wraps
+    return {name: m for name, m in original.named_modules() if isinstance(m, Level)}
+
+
+@contextmanager
+def steer(net: nn.Module, positions: Mapping[str, Tensor]) -> Iterator[None]:
+    """Choose positions by hand inside a with block: {layer name: (S,) or (N, S), like those of ``trace``}.
+
+    NaN leaves a position as the sample chooses it. Later layers inherit what was chosen. Other threads are not steered,
+    unless they call the network as torch.compile has compiled it.
+    """
+    levels = levels_of(net)
+    for name, chosen in positions.items():
+        if name not in levels:
+            raise ValueError(f"no spline layer {name!r}, choose from {', '.join(levels) or 'none: there are none'}")
+        _check_chosen(name, chosen, levels[name].position_shape)
+    steered = {levels[name]: chosen.reshape(-1, levels[name].coordinates) for name, chosen in positions.items()}
+    states = _states(levels.values(), compiled=True)
+    before = [state.steered for state in states]
+    try:
+        for state in states:
+            state.steered = steered
+        yield
+    finally:
+        for state, outer in zip(states, before, strict=True):
+            state.steered = outer
+
+
+def _check_chosen(name: str, chosen: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(chosen.shape[-len(shape) :]) != shape or not len(shape) <= chosen.dim() <= len(shape) + 1:
+        raise ValueError(f"positions of {name!r} have shape {shape} a sample, got {tuple(chosen.shape)}")
+    if not bool(((chosen >= 0) & (chosen <= 1) | chosen.isnan()).all()):
+        raise ValueError(f"positions of {name!r} must lie between 0 and 1, or be NaN to be left alone")
+
+
+@contextmanager
+def _recording(net: nn.Module, levels: Iterable[Level]) -> Iterator[list[Visit]]:
+    visits: list[Visit] = []
+    states = _states(levels, compiled=_is_compiled(net))
+    before = [state.visits for state in states]
+    try:
+        for state in states:
+            state.visits = visits
+        yield visits
+    finally:
+        for state, outer in zip(states, before, strict=True):
+            state.visits = outer
+
+
+def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:
+    """Where calls of a network find out that somebody watches or steers."""
+    paths = list({id(level.path): level.path for level in levels}.values())
+    if torch.compiler.is_compiling():
+        return [path.traced for path in paths]
+    return [path.of_thread for path in paths] + ([path.traced for path in paths] if compiled else [])
+
+
+def _is_compiled(net: nn.Module) -> bool:
+    return any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in net.modules())
