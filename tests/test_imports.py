@@ -7,10 +7,8 @@ OTHERS = (
     "numpy", "PIL", "safetensors", "rich", "typer", "accelerate", "onnx", "onnxruntime", "onnxscript", "matplotlib",
     "tensorboard", "transformers", "scipy", "tomli",
 )  # fmt: skip
-# Rooms that still import one of these: each is replaced by an empty one, so that the others can be judged.
-NOT_YET = ("splinenets.exporting",)
 ALONE = f"""
-import sys, types, warnings
+import sys, warnings
 OTHERS = {OTHERS}
 for name in OTHERS:
     sys.modules[name] = None  # importing it raises ModuleNotFoundError
@@ -18,9 +16,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch says that numpy is missing
     import torch
 warnings.simplefilter("error")
-for name in {NOT_YET}:
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].export = sys.modules[name].load_export = None
 """
 
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -13,11 +14,11 @@ import splinenets as sn
 from splinenets import cli
 
 ROOT = Path(__file__).parent.parent
-# who may import whom: nobody below
+# who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
-    "tables", "files", "spec", "basis", "kernels", "collectives", "projection", "path", "example", "calibration", "operators", "layers",
-    "conversion", "fold", "storage", "deployment", "histograms", "regularizer", "health_check", "costs", "models", "data", "shipped",
-    "training", "analysis", "exporting", "bench", "reproduce", "commands", "cli",
+    "tables", "files", "spec", "basis", "kernels", "operators", "functional", "collectives", "projection", "path",
+    "layers", "tracing", "calibration", "conversion", "deployment", "costs", "histograms", "regularizer", "health_check",
+    "models", "data", "shipped", "exporting", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 
@@ -32,19 +33,44 @@ def test_all_names_exist():
     assert all(hasattr(sn, name) for name in sn.__all__)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "src/splinenets").rglob("*.py")), ids=lambda f: f.stem)
-def test_imports_point_one_way(file):
-    package = (ROOT / "src/splinenets").resolve()
-    own = file.relative_to(package).parts[0].removesuffix(".py")
-    if own in ("__init__", "__main__"):
-        return
-    depth = len(file.relative_to(package).parts)
+PACKAGE = (ROOT / "src/splinenets").resolve()
+
+
+def test_every_room_has_its_place():
+    rooms = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert rooms - {"__init__", "__main__"} == set(ORDER)
+
+
+def imported(file):
+    """The rooms of the package that a file imports, wherever in it."""
+    depth = len(file.relative_to(PACKAGE).parts)
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == depth:
-            names = [node.module.split(".")[0]] if node.module else [a.name for a in node.names]
-            for name in names:
-                if name in ORDER and name != own:
-                    assert ORDER.index(name) < ORDER.index(own), f"{own} imports {name}"
+            yield from [node.module.split(".")[0]] if node.module else [a.name for a in node.names]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            assert not [n for n in names if n.split(".")[0] == "splinenets"], f"{file} imports its own package by name"
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_imports_point_one_way(file):
+    own = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):
+        return
+    for name in imported(file):
+        if name not in (own, "__version__"):
+            assert ORDER.index(name) < ORDER.index(own), f"{own} imports {name}"
+
+
+def test_the_page_on_architecture_has_the_same_order():
+    page = (ROOT / "docs/architecture.md").read_text()
+    listed = re.findall(r"^\| `(\w+)(?:\.py|/)` \|", page, flags=re.MULTILINE)
+    assert listed == ORDER
+
+
+def test_no_public_function_hides_a_module():
+    hidden = [name for name in sn.__all__ if name in ORDER and not isinstance(getattr(sn, name), ModuleType)]
+    assert hidden == []
 
 
 def test_the_readmes_example_runs():

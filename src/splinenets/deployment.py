@@ -211,9 +211,9 @@ def stored(module: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     """A parameter in the form in which it is kept: numbers (..., M), and their scale (..., 1) where they have one."""
     if not parametrize.is_parametrized(module, name):
         return module.get_parameter(name), None
-    kept = module.get_submodule(f"parametrizations.{name}")
-    assert isinstance(kept, parametrize.ParametrizationList)
-    return kept.original0, kept.original1 if kept.ntensors > 1 else None
+    kept: Any = module.get_submodule(f"parametrizations.{name}")
+    numbers, *scale = (getattr(kept, f"original{i}") for i in range(kept.ntensors))
+    return numbers, scale[0] if scale else None
 
 
 def _store(module: nn.Module, name: str, kind: type[Storage]) -> None:
