@@ -1,6 +1,7 @@
 """The native runtime: every kind of step against torch, on one thread and several."""
 
 import platform
+import subprocess
 import sys
 import threading
 
@@ -113,6 +114,32 @@ def test_answers_do_not_depend_on_what_came_before():
     assert torch.equal(found(some[:1]), first)
 
 
+@pytest.mark.parametrize("spec", ["D(5)-C-R4", "D(4)-C-R3 degree=0", "H(5)-D-G2", "H(3)-D-R3 dims=2 diffusion=0.5"])
+def test_not_a_number_stays_with_its_image(spec):
+    images = torch.randn(3, 3, 9, 9)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(12, 18, 3), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(18, 6)),
+    )
+    net = sn.convert(net, {"0": spec, "3": spec}, example=images, spread=0.5).eval()
+    found = engine(net, images, 2)
+    images[1, 0, 4, 4] = torch.nan
+    for answers in (found(images), torch.cat([found(image) for image in images.split(1)])):
+        assert answers.isnan().all(1).tolist() == [False, True, False]
+        torch.testing.assert_close(answers[[0, 2]], net(images[[0, 2]]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.MaxPool2d(2), nn.MaxPool2d(3, 1, padding=1)])
+def test_not_a_number_passes_as_in_torch(layer):
+    images = torch.randn(2, 16, 6, 6)
+    net = nn.Sequential(nn.Conv2d(16, 16, 1), layer, nn.Flatten()).eval()
+    net.append(nn.Linear(net(images).shape[1], 3))
+    found = engine(net, images)
+    images[0, 3, 2, 2] = torch.nan
+    torch.testing.assert_close(found(images), net(images), rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert found(images).isnan().any(1).tolist() == [True, False]
+
+
 def test_many_callers():
     net, some = network("lenet4", "D(3)-D-R3")
     shared = engine(net, some, 2)
@@ -163,6 +190,36 @@ def test_it_steps_aside(environment, complaint, tmp_path, monkeypatch):
     assert not (tmp_path / "x.native").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        (
+            "int64_t relu;",
+            "int64_t relu, more;",
+            r"its step has 'kernel_h 168 i8' where a program has 'kernel_h 160 i8'",
+        ),
+        ("double diffusion, slope;", "double slope, diffusion;", r"'diffusion 352 f8' where a program has"),
+        ("double diffusion, slope;", "double diffusion; float slope;", r"'slope 352 f4' where a program has"),
+        ("#define LANES 16", "#define LANES 8", r"'lanes 8' where"),
+        ("INPUT, CONV, LINEAR", "INPUT, LINEAR, CONV", r"its step has 'kinds \(INPUT, LINEAR, CONV"),
+    ],
+)
+def test_another_layout_of_steps_is_refused(before, after, complaint, tmp_path, monkeypatch):
+    module = sys.modules[build.__module__]
+    text = module.SOURCE.read_text()
+    assert before in text
+    (tmp_path / "engine.cpp").write_text(text.replace(before, after))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "SOURCE", tmp_path / "engine.cpp")
+    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-O0"))
+    build.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=complaint):
+            build()
+    finally:
+        build.cache_clear()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="processors of another family")
 @pytest.mark.parametrize("processor", ["x86-64", "haswell"])
@@ -194,3 +251,35 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="damaged"):
         sn.load_export(path)
+
+
+def test_files_of_a_later_version_are_refused(tmp_path):
+    net, some = network("lenet4")
+    path = tmp_path / "net.native"
+    sn.export(net, some, path)
+    content = path.read_bytes()
+    first = b"splinenets native 1\n"
+    assert content.startswith(first)
+    for version in (2, 10):
+        path.write_bytes(b"splinenets native %d\n" % version + content[len(first) :])
+        with pytest.raises(ValueError, match=rf"net\.native is of version {version} of the native format") as caught:
+            sn.load_export(path)
+        assert "damaged" not in str(caught.value)
+
+
+def test_the_same_network_gives_the_same_file():
+    net, some = network("resnet8", "H(5)-C-R3")
+    first, second = (compiled(net, some) for _ in range(2))
+    assert first.steps.tobytes() == second.steps.tobytes()
+    assert first.weights.tobytes() == second.weights.tobytes()
+
+
+def test_importing_needs_no_numpy():
+    code = (
+        "import sys, splinenets.exporting; "
+        "mine = {n: vars(m) for n, m in sys.modules.items() if n.startswith('splinenets.exporting')}; "
+        "print([n for n, names in mine.items() if {'np', 'numpy', 'NDArray'} & names.keys()], "
+        "[n for n in ('splinenets.exporting.native', 'safetensors', 'onnx') if n in sys.modules], len(mine) > 3)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[] [] True"

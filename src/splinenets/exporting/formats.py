@@ -63,7 +63,7 @@ class Format(NamedTuple):
 FORMATS = {
     "onnx": Format(".onnx_file", ("onnx", "onnxscript", "onnxruntime")),
     "pt2": Format(".pt2_file"),
-    "native": Format(".native", ("numpy", "safetensors")),
+    "native": Format(".native"),
 }
 
 
