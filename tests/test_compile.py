@@ -5,10 +5,10 @@ import threading
 
 import pytest
 import torch
+from tests.helpers import zoo
 from torch import nn
 
 import splinenets as sn
-from tests.helpers import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own tracing
 
