@@ -32,6 +32,7 @@ def choose(layer, x):
         (sn.SplineConv2d(2, 4, 3, groups=2), torch.randn(5, 2, 6, 6), SAFE),
         (sn.SplineConv2d(2, 4, 3).double(), torch.randn(5, 2, 6, 6).double(), SAFE),
         (sn.SplineConv1d(2, 4, 3), torch.randn(5, 2, 6), SAFE),
+        (sn.SplineLinear(4, 3), torch.randn(1, 4), ("single", "bank")),
         (sn.SplineLinear(4, 3), torch.randn(8, 4), SAFE),
         (sn.SplineLinear(4, 3), torch.randn(9, 4), ("bank", "grouped", "single")),
         (sn.SplineLinear(4, 3).bfloat16(), torch.randn(8, 4).bfloat16(), ("bank", "grouped", "single")),

@@ -10,8 +10,6 @@ from torch import nn
 
 import splinenets as sn
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own tracing
-
 
 class Root(nn.Module):
     """A root of the user's own: branches, a second call of the same layer, a network inside the network."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .projection import Projection
-from .tracing import call, evaluating
+from .tracing import call, evaluating, uncompiled
 
 
 def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:
@@ -22,6 +22,7 @@ def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:
 
     examples  batches of two samples or more: tensors, tuples of arguments or dicts of keyword arguments; or one tensor
     """
+    net = uncompiled(net)  # which need not be compiled once more for this
     projections = [m for m in net.modules() if isinstance(m, Projection) and m.spec.standardize]
     if not projections:
         return

@@ -17,7 +17,7 @@ from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, Splin
 from .path import Level
 from .spec import SplineSpec
 from .tables import text_table
-from .tracing import describe, join, run_example
+from .tracing import describe, join, run_example, uncompiled
 
 SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
     nn.Linear: SplineLinear,
@@ -116,7 +116,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
 
 def copy_network(net: Net) -> Net:
     """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
-    memo: dict[int, Any] = {}
+    net, memo = uncompiled(net), dict[int, Any]()
 
     def note(value: Any) -> None:
         if isinstance(value, Tensor) and value.grad_fn is not None:

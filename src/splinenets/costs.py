@@ -16,7 +16,7 @@ from .layers import SplineLayer
 from .operators import strategy
 from .projection import Projection
 from .tables import text_table
-from .tracing import run_example
+from .tracing import run_example, uncompiled
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 PARTS = ("projection", "decision", "weights", "operator")
@@ -120,6 +120,7 @@ def cost(net: nn.Module, example: Any) -> Cost:
     samples = _first_tensor(example).shape[0]
     if samples < 1:
         raise ValueError("cost needs an example with at least one sample, got an empty batch")
+    net = uncompiled(net)
     names = {module: name for name, module in net.named_modules()}
     inside = {m for k in names if _is_known(k) for m in k.modules() if m is not k}
     found: dict[nn.Module, Amounts] = {}

@@ -17,6 +17,11 @@ from .projection import FoldedProjection, Projection
 from .tracing import remove_path, run_example
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
 Net = TypeVar("Net", bound=nn.Module)
 Pair = tuple[str, str]
 
@@ -257,18 +262,8 @@ def _position(layer: SplineLayer, name: str, at: float | Mapping[str, Tensor], t
 @torch.no_grad()
 def _flatten(layer: SplineLayer, position: Tensor) -> None:
     weight = layer.weights_at(position).squeeze(0).clone()
-    for name in (
-        "knots",
-        "projection",
-        "matching",
-        "path",
-        "spec",
-        "filters",
-        "fan_in",
-        "splines",
-        "dims",
-        "input_size",
-    ):
-        delattr(layer, name)
+    stored_apart = parametrize.is_parametrized(layer, "knots")
     layer.__class__ = layer.torch_layer  # type: ignore[assignment]
+    for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+        delattr(layer, name)
     layer.weight = nn.Parameter(weight)

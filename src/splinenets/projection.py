@@ -230,9 +230,12 @@ class FoldedProjection(Proposer):
     def forget_parent(self) -> None:
         """Keep the middle of the decision spline, in full precision."""
         if self.hierarchical:
+            weight = middle(self.weight, self.degree)
             if parametrize.is_parametrized(self, "weight"):
-                parametrize.remove_parametrizations(self, "weight")
-            self.weight = nn.Parameter(middle(self.weight, self.degree), requires_grad=False)
+                # not remove_parametrizations, which changes a class that copies of this network share
+                self.__class__ = FoldedProjection
+                del self.parametrizations
+            self.weight = nn.Parameter(weight, requires_grad=False)
 
     def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
@@ -262,4 +265,6 @@ class _WeightOnly(torch.autograd.Function):
 
 
 def _weight_only(value: Tensor, features: Tensor, weight: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # which computes twice what is written twice only if it must
+        return F.linear(features.detach(), weight)
     return _WeightOnly.apply(value.detach(), features.detach(), weight)  # type: ignore[no-untyped-call]

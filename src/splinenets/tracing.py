@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from .path import Level, Path, State, Visit
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
@@ -30,6 +32,7 @@ def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
 
 def join(net: nn.Module, order: list[Level]) -> None:
     """Give a network one path, which passes its levels in this order; a level may come several times."""
+    net = uncompiled(net)
     remove_path(net)
     path = Path()
     levels = [m for m in net.modules() if isinstance(m, Level)]
@@ -122,8 +125,12 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
 
 def levels_of(net: nn.Module) -> dict[str, Level]:
     """The spline layers of a network by name, the same names whether it is compiled or not."""
-    original = getattr(net, "_orig_mod", net)  # what torch.compile wraps
-    return {name: m for name, m in original.named_modules() if isinstance(m, Level)}
+    return {name: m for name, m in uncompiled(net).named_modules() if isinstance(m, Level)}
+
+
+def uncompiled(net: Net) -> Net:
+    """The network that torch.compile wraps; any other network itself."""
+    return getattr(net, "_orig_mod", net)
 
 
 @contextmanager

@@ -87,8 +87,10 @@ def choose(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bi
 
 
 def rule(x: Tensor, curves: Curves, operation: Operation) -> tuple[str, ...]:
-    """What is fastest on a CPU, within 10% in 336 of 360 cases measured (docs/performance.md)."""
+    """What is fastest on a CPU, within 10% in 341 of 360 cases measured (docs/performance.md)."""
     if isinstance(operation, LinearMap):
+        if x.shape[0] == 1:
+            return ("single", "bank")
         few = x.shape[0] <= FEW and dtype_of(x) == torch.float32
         return SAFE if few else ("bank", "grouped", "single")
     return SAFE if why_not(x, curves, operation) else ("fused", *SAFE)
