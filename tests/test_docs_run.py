@@ -190,7 +190,7 @@ NAMES = sorted(
         for page, path in PAGES.items()
         for piece in pieces(path)
         if piece.language == "span"
-        for name in re.findall(r"\b(?:sn|splinenets)\.[A-Za-z_][\w.]*\w", piece.text)
+        for name in re.findall(r"(?<!ops\.)\b(?:sn|splinenets)\.[A-Za-z_][\w.]*\w", piece.text)
     }
 )
 

@@ -143,7 +143,8 @@ def test_paper_initialisation():
     chosen = recipe(model="D(4)-C-R3 variance=0.05 independent")
     net = build_network(chosen, tiny_task(chosen))
     layers = [m for m in net.modules() if isinstance(m, SplineLayer)]
-    assert all(layer.weight is None for layer in layers)
+    assert layers
+    assert all(layer.base is None for layer in layers)
     knots = net.dense1.knots
     assert (knots.var() * net.dense1.fan_in).item() == pytest.approx(0.05, rel=0.1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -78,9 +78,18 @@ def obstacle(
     return ""
 
 
-# torch.compile asks these once, while it traces
-_has_kernel: Callable[[torch.dtype], bool] = torch.compiler.assume_constant_result(kernels.has_kernel)
-_threads: Callable[[], int] = torch.compiler.assume_constant_result(lambda: torch.get_num_threads())
+def _has_kernel(numbers: torch.dtype) -> bool:
+    return kernels.has_kernel(numbers)
+
+
+def _threads() -> int:
+    return torch.get_num_threads()
+
+
+# torch.compile asks these once, while it traces. The same as torch.compiler.assume_constant_result, which would import
+# all of the compiler right now
+for _asked_once in (_has_kernel, _threads):
+    _asked_once._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 def is_plain_2d(operation: Operation) -> bool:

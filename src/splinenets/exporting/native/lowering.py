@@ -417,7 +417,8 @@ def _tensors(captured: Capture) -> dict[str, Tensor]:
     program = captured.program
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    return {node: program.state_dict[name].detach() for node, name in names.items() if name in program.state_dict}
+    tensors = {**program.state_dict, **program.constants}
+    return {node: tensors[name].detach() for node, name in names.items() if name in tensors}
 
 
 def _image(node: fx.Node) -> Image:
