@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import splinenets as sn
 from splinenets.operators import choice, serving
@@ -74,8 +75,9 @@ def test_a_batch_that_does_not_fit_falls_to_the_next_with_one_warning(monkeypatc
         monkeypatch.setitem(STRATEGIES, first, fails_with(error))
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("default")
-            for _ in range(3):
-                torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+            outputs = [layer(x) for _ in range(3)]
+        for found in outputs:
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         assert [w.category for w in seen] == [choice.StrategyWarning]
         assert f"batch of 5 does not fit into memory with the strategy '{first}': trying '{second}'" in str(
             seen[0].message
@@ -117,9 +119,9 @@ def timed(monkeypatch):
 def test_measuring_keeps_to_the_fastest(timed):
     layer, x = sn.SplineConv2d(2, 4, 3, groups=2), torch.randn(5, 2, 6, 6)
     with sn.strategy("measure"):
-        assert choose(layer, x) == ("unfold", "bank", "grouped")
+        assert choose(layer, x) == ("unfold", "bank", "grouped", "single")
         assert sorted(timed) == ["bank", "grouped", "unfold"]
-        assert choose(layer, x) == ("unfold", "bank", "grouped")
+        assert choose(layer, x) == ("unfold", "bank", "grouped", "single")
         assert len(timed) == 3  # once for each shape
         with torch.no_grad():
             choose(layer, x)
@@ -155,7 +157,23 @@ def test_what_runs_out_of_memory_while_it_is_timed_comes_last(monkeypatch):
     monkeypatch.setitem(STRATEGIES, "grouped", fails_with(RuntimeError(FULL)))
     layer, x = sn.SplineConv1d(2, 4, 3), torch.randn(5, 2, 6)
     with sn.strategy("measure"):
-        assert choose(layer, x)[-1] == "grouped"
+        assert choose(layer, x)[-2:] == ("grouped", "single")
+
+
+def test_measuring_inside_of_others(monkeypatch):
+    """Gradient checkpointing counts what is saved, and torch.func cannot be timed."""
+    monkeypatch.setattr(choice, "measured", {})
+    layer, x = sn.SplineConv2d(2, 4, 3), torch.randn(5, 2, 6, 6, requires_grad=True)
+    expected = torch.autograd.grad(layer.eval()(x).square().sum(), x)[0]
+    with sn.strategy("measure"):
+        found = torch.autograd.grad(checkpoint(layer, x, use_reentrant=False).square().sum(), x)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        found = torch.func.grad(lambda t: layer(t).square().sum())(x.detach())
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_every_name_has_its_strategy():
+    assert set(serving.NAMES) == {"auto", "measure", *STRATEGIES}
 
 
 def test_an_unknown_strategy():

@@ -143,6 +143,67 @@ def test_the_graph_keeps_the_kernel():
     torch.testing.assert_close(exported.module()(x), net(x), rtol=1e-4, atol=1e-4)
 
 
+def parts(net):
+    """Ways to compile a part of a LeNet."""
+    yield "a layer", lambda: setattr(net, "conv2", torch.compile(net.conv2, backend="eager"))
+    yield "the first layer", lambda: setattr(net, "conv1", torch.compile(net.conv1, backend="eager"))
+    yield "in place", lambda: net.dense1.compile(backend="eager")
+    yield "forward", lambda: setattr(net, "forward", torch.compile(net.forward, backend="eager"))
+    yield "a break", lambda: setattr(net.conv2, "forward", torch._dynamo.disable(net.conv2.forward))
+
+
+@pytest.mark.parametrize("part", ["a layer", "the first layer", "in place", "forward", "a break"])
+def test_networks_of_which_a_part_is_compiled(part):
+    """Positions cross the border between what is compiled and what is not, both ways."""
+    torch._dynamo.reset()
+    net = NETWORKS["lenet"]("H(3)-C-R3 diffusion=0.5").eval()
+    twin = copy.deepcopy(net)
+    dict(parts(twin))[part]()
+    call = torch.compile(twin, backend="eager") if part == "a break" else twin
+    for samples in (3, 4):
+        x = torch.randn(samples, 1, 12, 12)
+        with torch.no_grad():
+            expected, positions = sn.trace(net, x)
+            found, where = sn.trace(call, x)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        assert list(where) == list(positions)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sizes_that_are_never_known():
+    net, x = NETWORKS["lenet"]("D(3)-C-R3"), torch.randn(3, 1, 12, 12)
+    torch._dynamo.reset()
+    found = torch.compile(net, dynamic=True, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, net(x), rtol=1e-3, atol=1e-4)
+    found.sum().backward()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sn.kernels.library() is None, reason="the kernels cannot be compiled here")
+def test_operators_as_torch_checks_them():
+    position, knots = torch.rand(4, 6), torch.randn(5, 6, 27, requires_grad=True)
+    base, bias = torch.randn(6, 3, 3, 3, requires_grad=True), torch.randn(6)
+    setting = ([3, 3], [1, 2], [1, 1, 0, 0], [1, 1], 6, 1, 2)
+    x = torch.randn(4, 3, 7, 6, requires_grad=True)
+    for operator in (torch.ops.splinenets.conv2d, torch.ops.splinenets.conv2d_inference):
+        tests = ("test_schema", "test_faketensor") + (
+            ("test_aot_dispatch_dynamic",) if operator is torch.ops.splinenets.conv2d else ()
+        )
+        torch.library.opcheck(operator.default, (x, position, knots, base, bias, *setting), test_utils=tests)
+
+
+def test_a_graph_without_its_kernel(monkeypatch):
+    """A program that was exported here and runs where nothing can be compiled."""
+    net, x = NETWORKS["lenet"]("D(3)-C-R3").eval(), torch.randn(2, 1, 12, 12)
+    program = torch.export.export(net, (x,)).module()
+    expected = net(x)
+    with sn.kernels.without():
+        torch.testing.assert_close(program(x), expected, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_strategy_reaches_compiled_networks():
     net, x = NETWORKS["lenet"]("D(3)-C-R3").eval(), torch.randn(3, 1, 12, 12)
     compiled, _ = compiled_twin(net)

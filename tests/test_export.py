@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -241,3 +242,21 @@ def test_files_of_version_0_1(file):
     exported = sn.load_export(OLD / file)
     torch.testing.assert_close(exported(answers["images"]), answers[file], rtol=0, atol=1e-6)
     assert exported.metadata["classes"] == list("abcdefghij")
+
+
+def test_a_pt2_file_needs_torch_alone(tmp_path):
+    """In a process that has never heard of this package."""
+    net, some = network("lenet4", "H(3)-C-R3"), images(1)[:3]
+    for purpose, batch in (("latency", 1), ("throughput", 3)):
+        sn.export(net, some, tmp_path / "net.pt2", purpose=purpose)
+        torch.save(some[:batch], tmp_path / "images.pt")
+        code = (
+            "import sys, torch; sys.modules['splinenets'] = None; module = torch.export.load(sys.argv[1]).module(); "
+            "torch.save(module(torch.load(sys.argv[2])), sys.argv[3])"
+        )
+        files = [str(tmp_path / name) for name in ("net.pt2", "images.pt", "logits.pt")]
+        done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        with torch.no_grad():
+            expected = net.eval()(some[:batch])
+        torch.testing.assert_close(torch.load(files[2], weights_only=True), expected, rtol=1e-3, atol=1e-3)

@@ -106,6 +106,58 @@ def test_gradients_of_gradients():
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("spec", ["D(5)-C-R3", "D(5)-D-R3", "H(3)-C-R4"])
+def test_gradients_of_gradients_of_a_layer(spec):
+    """The position depends on the image too, and that way counts once."""
+    layer = sn.SplineConv2d(3, 4, 3, spec=spec, input_size=(5, 5)).eval()
+    torch.nn.init.normal_(layer.knots)
+    results = []
+    for strategy in ("auto", "grouped"):
+        x = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        with sn.strategy(strategy):
+            (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.square().sum(), x)
+        results.append([first.detach(), second])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item())
+
+
+def test_whole_numbers_are_positions_too():
+    x, knots = torch.randn(2, 4, 6, 6), torch.randn(5, 6, 4, 3, 3)
+    for strategy in ("auto", "grouped"):
+        with sn.strategy(strategy):
+            found = sn.spline_conv2d(x, torch.tensor([0, 1]), knots)
+        torch.testing.assert_close(found, sn.spline_conv2d(x, torch.tensor([0.0, 1.0]), knots))
+
+
+@pytest.mark.parametrize("strided", ["knots", "base", "bias", "position", "x"])
+@pytest.mark.parametrize("samples", [1, 20])
+def test_any_order_in_memory(strided, samples):
+    """Numbers that lie elsewhere than usual give the same answers, with gradients and without."""
+    inputs = {
+        "x": torch.randn(samples, 3, 5, 5), "position": torch.rand(samples, 4), "knots": torch.randn(5, 4, 3, 3, 3),
+        "base": torch.randn(4, 3, 3, 3), "bias": torch.randn(4),
+    }  # fmt: skip
+    expected = sn.spline_conv2d(**inputs)
+    spread = torch.stack([inputs[strided], torch.zeros_like(inputs[strided])], -1)[..., 0]
+    turned = spread.transpose(0, 1).contiguous().transpose(0, 1) if spread.dim() > 1 else spread
+    for learning in (True, False):
+        for odd in (spread, turned):
+            with torch.set_grad_enabled(learning):
+                torch.testing.assert_close(sn.spline_conv2d(**{**inputs, strided: odd}), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_transforms_of_torch_func():
+    layer = sn.SplineConv2d(3, 4, 3, spec="D(3)-C-R3").eval()
+    x = torch.randn(5, 3, 6, 6).contiguous(memory_format=torch.channels_last)
+    expected = torch.stack([layer(one.unsqueeze(0)).squeeze(0) for one in x])
+    torch.testing.assert_close(torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(x), expected)
+    gradient = torch.func.grad(lambda t: layer(t).square().sum())(x)
+    wanted = x.clone().requires_grad_()
+    layer(wanted).square().sum().backward()
+    torch.testing.assert_close(gradient, wanted.grad, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("setting", [{}, {"stride": (2, 1), "padding": (1, 0)}, {"padding": "same"}, {"groups": 2}])
 @pytest.mark.parametrize("samples", [0, 1, 5, 40])
 @pytest.mark.parametrize("learning", [True, False])
@@ -144,6 +196,13 @@ X, P, K = torch.randn(2, 4, 6, 6), torch.rand(2), torch.randn(5, 6, 4, 3, 3)
         (lambda: sn.spline_conv2d(X[:, :, :2], P, K), r"kernel of size \(3, 3\) .* input of size \(2, 6\)"),
         (lambda: sn.spline_linear(torch.randn(2, 3), P, torch.randn(5, 6, 4)), "wants 4 features last"),
         (lambda: sn.spline_linear(torch.randn(2, 4), torch.rand(2, 1), torch.randn(2, 5, 6, 4)), r"\(N, S, 2\)"),
+        (lambda: sn.spline_conv2d(X, P, K, torch.randn(6, 36)), r"base of shape \(6, 4, 3, 3\).*got \(6, 36\)"),
+        (lambda: sn.spline_conv2d(X, P, K, bias=torch.zeros(1)), r"bias of shape \(6,\), got \(1,\)"),
+        (lambda: sn.spline_conv2d(X, P, K, padding="sme"), "'same' or 'valid', got 'sme'"),
+        (lambda: sn.spline_conv2d(X, P, K, padding="same", stride=2), "keep the input's size"),
+        (lambda: sn.spline_conv2d(X, P, K, stride=(2,)), r"stride as 2 numbers of 1 or more, got \(2,\)"),
+        (lambda: sn.spline_conv2d(X, P, K, stride=0), "stride as 2 numbers of 1 or more, got 0"),
+        (lambda: sn.conv2d_per_sample(X, torch.randn(2, 6, 4, 3, 3), torch.zeros(1)), r"bias of shape \(6,\) or \(2, 6\)"),
         (lambda: sn.conv2d_per_sample(X, torch.randn(3, 6, 4, 3, 3)), "as many filter banks"),
         (lambda: sn.conv2d_per_sample(X, torch.randn(2, 6, 3, 3, 3)), r"\(N, 3, H, W\)"),
         (lambda: sn.SplineLinear(4, 2)(torch.randn(2, 4).double()), r"torch.float32 weights and got torch.float64 input"),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from tests.helpers.problems import LAYERS, make, plain, reference, with_parent
 from torch import nn
+from torch.nn.utils import prune
 
 import splinenets as sn
 
@@ -222,3 +223,28 @@ def test_bad_input_is_named(build, complaint):
     with pytest.raises(ValueError, match=complaint) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+def test_a_base_that_others_compute():
+    """Pruned or normalised weights are still what the knots are offsets from."""
+    x = torch.randn(2, 4)
+    for change in (
+        lambda layer: prune.random_unstructured(layer, "weight", 0.0),
+        torch.nn.utils.parametrizations.weight_norm,
+    ):
+        layer = sn.SplineLinear(4, 3).eval()
+        expected = layer(x)
+        change(layer)
+        torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("spec", ["D(3)-C-R3 independent", "D(3)-C-R3"])
+def test_what_is_left_of_a_weight_can_be_averaged_and_broadcast(spec):
+    layer = sn.SplineConv2d(3, 4, 3, spec=spec)
+    assert layer.weight.dtype == torch.float32
+    assert all(not buffer.numel() or buffer.is_contiguous() for buffer in layer.buffers())
+    x = torch.randn(2, 3, 5, 5)
+    averaged = torch.optim.swa_utils.AveragedModel(sn.deploy(layer, x), use_buffers=True)
+    averaged.update_parameters(sn.deploy(layer, x))
+    averaged.update_parameters(sn.deploy(layer, x))
+    torch.testing.assert_close(averaged(x), layer.eval()(x), rtol=1e-4, atol=1e-5)

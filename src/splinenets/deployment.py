@@ -136,7 +136,8 @@ def _fold(net: nn.Module, layer_name: str, norm_name: str) -> None:
     bias = 0 if layer.bias is None else layer.bias
     shift = (bias - norm.running_mean) * scale + (0 if norm.bias is None else norm.bias)
     layer.bias = nn.Parameter(shift.detach().clone())
-    if (weight := layer._parameters.get("weight")) is not None:
+    weight = layer.base if isinstance(layer, SplineLayer) else layer.weight
+    if weight is not None:
         weight.mul_(scale.view(-1, *[1] * (weight.dim() - 1)))
     if isinstance(layer, SplineLayer):
         layer.knots.mul_(scale.view(-1, 1))

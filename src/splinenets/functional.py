@@ -33,7 +33,7 @@ def spline_linear(
     base      (out, in)
     degree    of the B-splines; None means min(2, K - 1)
     """
-    curves, position = _curves("spline_linear", x, position, knots, base, degree, weight_dims=2)
+    curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, weight_dims=2)
     if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
         raise ValueError(f"spline_linear wants {knots.shape[-1]} features last, got input of shape {tuple(x.shape)}")
     return compute(x, position, curves, LinearMap(), bias)
@@ -115,6 +115,11 @@ def conv2d_per_sample(
             f"got {tuple(x.shape)} and {tuple(weights.shape)}"
         )
     operation = _operation("conv2d_per_sample", x, weights.shape[1:], stride, padding, dilation, groups)
+    filters = weights.shape[1]
+    if bias is not None and bias.shape not in ((filters,), (len(x), filters)):
+        raise ValueError(
+            f"conv2d_per_sample wants a bias of shape ({filters},) or ({len(x)}, {filters}), got {tuple(bias.shape)}"
+        )
     shared = None if bias is None or bias.dim() == 2 else bias
     own = None if bias is None or shared is not None else bias
     # a spline of degree 0 is a row of steps: sample n stands on the n-th of N knots
@@ -143,7 +148,7 @@ def _convolve(
     degree: int | None,
 ) -> Tensor:
     name = f"spline_conv{spatial}d"
-    curves, position = _curves(name, x, position, knots, base, degree, weight_dims=2 + spatial)
+    curves, position = _curves(name, x, position, knots, base, bias, degree, weight_dims=2 + spatial)
     operation = _operation(name, x, knots.shape[-2 - spatial :], stride, padding, dilation, groups)
     return compute(x, position, curves, operation, bias)
 
@@ -161,17 +166,33 @@ def _operation(
     if filters % groups:
         raise ValueError(f"{name} cannot share out {filters} filters between {groups} groups")
 
-    def each(size: Size) -> tuple[int, ...]:
-        return (size,) * len(kernel) if isinstance(size, int) else tuple(size)
+    def each(setting: str, size: Size, least: int) -> tuple[int, ...]:
+        sizes = (size,) * len(kernel) if isinstance(size, int) else tuple(size)
+        if len(sizes) != len(kernel) or min(sizes) < least:
+            raise ValueError(f"{name} wants {setting} as {len(kernel)} numbers of {least} or more, got {size}")
+        return sizes
 
-    padding = padding if isinstance(padding, str) else each(padding)
-    operation = Convolution(tuple(kernel), each(stride), padding, each(dilation), groups)
+    strides = each("stride", stride, 1)
+    if padding not in ("same", "valid") and isinstance(padding, str):
+        raise ValueError(f"{name} wants padding as numbers, 'same' or 'valid', got {padding!r}")
+    if padding == "same" and max(strides) > 1:
+        raise ValueError(f"{name} cannot keep the input's size with padding='same' and stride {stride}")
+    padding = padding if isinstance(padding, str) else each("padding", padding, 0)
+    operation = Convolution(tuple(kernel), strides, padding, each("dilation", dilation, 1), groups)
     operation.output_size(x.shape[2:])  # or it says that the kernel does not fit
     return operation
 
 
 def _curves(
-    name: str, x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, degree: int | None, *, weight_dims: int
+    name: str,
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None,
+    bias: Tensor | None,
+    degree: int | None,
+    *,
+    weight_dims: int,
 ) -> tuple[Curves, Tensor]:
     """Knots and positions in the shapes that strategies compute with, or an error that says what would fit."""
     surface = knots.dim() == weight_dims + 2
@@ -189,5 +210,11 @@ def _curves(
         raise ValueError(f"{name} cannot share out {filters} filters between {splines} splines")
     degree = min(2, count - 1) if degree is None else degree
     check_knots(count, degree)
+    weight = knots.shape[-weight_dims:]
+    if base is not None and base.shape != weight:
+        raise ValueError(f"{name} wants a base of shape {tuple(weight)}, as one knot has it, got {tuple(base.shape)}")
+    if bias is not None and bias.shape != (filters,):
+        raise ValueError(f"{name} wants a bias of shape ({filters},), got {tuple(bias.shape)}")
+    position = position if position.is_floating_point() else position.to(knots.dtype)
     flat = knots.reshape(dims * count, filters, -1)
     return Curves(flat, base, splines, dims, degree), position.reshape(x.shape[0], splines * dims)

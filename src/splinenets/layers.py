@@ -45,15 +45,15 @@ class SplineLayer(Level):
             self.stand_alone(self.curves.control_points())
 
     def stand_alone(self, knots: Tensor) -> None:
-        """Take knots that need no shared weight; what is left of that tells shape, numbers and device alone."""
+        """Take knots that need no shared weight; what is left of that tells numbers and device alone."""
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
-        self.register_buffer("weight", knots.new_zeros(()).expand(self.filters, *self.weight_shape), persistent=False)
+        self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
 
     @property
-    def base(self) -> nn.Parameter | None:
+    def base(self) -> Tensor | None:
         """The weight that knots are offsets from; None where they stand alone."""
-        return self._parameters.get("weight")
+        return None if "weight" in self._buffers else self.weight
 
     @torch.no_grad()
     def reset_knots(self, spread: float = 0.1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from typing import NamedTuple
 
@@ -75,6 +76,8 @@ class State:
 
     def __init__(self) -> None:
         self.run: Run | None = None
+        self.entered = 0  # runs that were begun and not yet ended
+        self.shared = False  # some layers of this run are compiled, and others are not
         self.last: Run | None = None
         self.visits: list[Visit] | None = None  # somebody wants to know where samples go
         self.steered: dict[Level, Tensor] | None = None  # somebody says where they go
@@ -88,8 +91,11 @@ class Path:
     """Shared by the spline layers of one network; each thread has runs of its own.
 
     ``enter`` and ``leave`` are the network's forward hooks, so a run is as long as a call of the network. A layer that
-    is called outside any run has no parent. torch.compile cannot look into a thread's own memory: what it traces has a
-    state apart, which a level that always comes first begins anew, so that threads cannot meet there either.
+    is called outside any run has no parent.
+
+    torch.compile cannot look into a thread's own memory, so what it traces has a state apart. The hooks of an outermost
+    module stay out of its graph: there a level that always comes first begins the run, without a look at what another
+    thread may have left behind. Where only parts of a network are compiled, both states share one run.
     """
 
     def __init__(self) -> None:
@@ -103,22 +109,38 @@ class Path:
     def enter(self, module: nn.Module, args: object) -> None:
         """Begin a run: a forward pre-hook."""
         state = self.state
-        state.run = Run(state.run)
+        state.run, state.entered = Run(state.run), state.entered + 1
+        if not torch.compiler.is_compiling():
+            state.shared = has_graphs(module)
+            self.traced.run = state.run if state.shared else None
 
     def leave(self, module: nn.Module, args: object, output: object) -> None:
         """End a run: a forward hook, called also when the network failed."""
         state = self.state
-        if state.run is not None:
-            if _remembers():
-                state.last = state.run
-            state.run = state.run.outer
+        assert state.run is not None
+        if _remembers():
+            state.last = state.run
+        state.run, state.entered = state.run.outer, state.entered - 1
+        if not torch.compiler.is_compiling():
+            self.traced.run = state.run if state.shared else None  # and not what a graph left behind
+
+    def current(self, layer: Level) -> Run | None:
+        """The run that is going on, as far as it got inside graphs and outside."""
+        state, traced = self.state, self.traced.run
+        run = state.run
+        if torch.compiler.is_compiling() or run is None or traced is None or traced is run:
+            return run
+        if state.shared or (run.position is None and not layer.begins):  # a graph began anew, and came before
+            run.position, run.level = traced.position, traced.level
+            self.traced.run = run
+        return run
 
     def parent(self, layer: Level) -> tuple[Tensor | None, int]:
         """The position inherited by a layer, None for the first, and the layer's level, from 1."""
         state = self.state
-        if layer.begins and torch.compiler.is_compiling():
-            state.run = Run(None if state.run is None else state.run.outer)
-        run = state.run
+        if layer.begins and not state.entered and torch.compiler.is_compiling():
+            state.run = Run(None)
+        run = self.current(layer)
         if run is None:
             # gradient checkpointing calls layers again, one by one, during the backward pass
             return state.last.parents.get(layer, (None, 1)) if state.last and recomputing() else (None, 1)
@@ -142,15 +164,34 @@ class Path:
             chosen = state.steered[layer].to(position)
             position = torch.where(chosen.isnan(), position, chosen)
             local = position.detach()
-        if state.run is not None:
-            state.run.position = position
-            state.run.level += 1
+        run = self.current(layer)
+        if run is not None:
+            run.position = position
+            run.level += 1
         if state.visits is not None:
             state.visits.append(Visit(layer, position, position if local is None else local))
         return position
 
     def __reduce__(self) -> tuple[type[Path], tuple[()]]:
         return Path, ()  # a copy of a network begins with no runs
+
+
+_frames = torch._C._dynamo.eval_frame
+
+
+def has_graphs(net: nn.Module) -> bool:
+    """Whether torch.compile has compiled this network or a part of it."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    parts = (hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in net.modules())
+    return "forward" in net.__dict__ or any(parts)
+
+
+# Called from outside a graph these run as they are; called inside one, the hooks are traced. torch.compiler.disable
+# would forbid the latter, and import all of the compiler right now
+for _function in (Path.enter, Path.leave, has_graphs):
+    _as_it_is = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
+    _frames.set_code_exec_strategy(_function.__code__, _as_it_is)
 
 
 def _remembers() -> bool:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
-from .operators import Decision, decide, kernel_decides
+from .operators import Decision, decide, kernel_decides, transformed
 from .spec import SplineSpec
 
 
@@ -21,8 +21,9 @@ def in_one_order(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Seque
 
     Images whose channels come last in memory stay where they are, if there are fewer parameters to move.
     """
-    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
-    if not last or torch.compiler.is_compiling() or len(x) <= sum(map(len, parameters)):
+    if torch.compiler.is_compiling() or transformed() or x.dim() != 4 or len(x) <= sum(map(len, parameters)):
+        return x.flatten(1), parameters
+    if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         return x.flatten(1), parameters
     moved = [p.unflatten(1, x.shape[1:]).permute(0, 2, 3, 1).flatten(1) for p in parameters]
     return x.permute(0, 2, 3, 1).flatten(1), moved

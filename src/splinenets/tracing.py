@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .path import Level, Path, State, Visit
+from .path import Level, Path, State, Visit, has_graphs
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -124,8 +124,9 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
 
 
 def levels_of(net: nn.Module) -> dict[str, Level]:
-    """The spline layers of a network by name, the same names whether it is compiled or not."""
-    return {name: m for name, m in uncompiled(net).named_modules() if isinstance(m, Level)}
+    """The spline layers of a network by name, the same names whether it or a part of it is compiled or not."""
+    levels = {name: m for name, m in net.named_modules() if isinstance(m, Level)}
+    return {".".join(part for part in name.split(".") if part != "_orig_mod"): m for name, m in levels.items()}
 
 
 def uncompiled(net: Net) -> Net:
@@ -167,7 +168,7 @@ def _check_chosen(name: str, chosen: Tensor, shape: tuple[int, ...]) -> None:
 @contextmanager
 def _recording(net: nn.Module, levels: Iterable[Level]) -> Iterator[list[Visit]]:
     visits: list[Visit] = []
-    states = _states(levels, compiled=_is_compiled(net))
+    states = _states(levels, compiled=not torch.compiler.is_compiling() and has_graphs(net))
     before = [state.visits for state in states]
     try:
         for state in states:
@@ -184,7 +185,3 @@ def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:
     if torch.compiler.is_compiling():
         return [path.traced for path in paths]
     return [path.of_thread for path in paths] + ([path.traced for path in paths] if compiled else [])
-
-
-def _is_compiled(net: nn.Module) -> bool:
-    return any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in net.modules())

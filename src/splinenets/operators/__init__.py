@@ -5,7 +5,7 @@ from .decision import Decision, decide, kernel_decides, pool_beside, pooled_feat
 from .fused import fused, why_not
 from .mixing import Curves, mix_weights
 from .operation import Convolution, LinearMap, Operation
-from .serving import strategy
+from .serving import strategy, transformed
 
 __all__ = [
     "STRATEGIES",
@@ -23,5 +23,6 @@ __all__ = [
     "pool_beside",
     "pooled_features",
     "strategy",
+    "transformed",
     "why_not",
 ]

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from .fused import dtype_of, fused, why_not
 from .mixing import Curves
 from .operation import LinearMap, Operation
-from .serving import asked
+from .serving import asked, transformed
 from .strategies import bank, grouped, single, unfold
 
 Strategy = Callable[[Tensor, Tensor, Curves, Operation, Tensor | None], Tensor]
@@ -107,12 +108,12 @@ def measure(x: Tensor, position: Tensor, curves: Curves, operation: Operation, b
     """Time all strategies on the first call of a case, and keep to what was found: the fastest first."""
     sizes = (tuple(x.shape), tuple(curves.knots.shape), curves.splines, curves.degree)
     case = Case(operation, x.device, dtype_of(x), torch.is_grad_enabled(), *sizes)
+    if transformed() or type(x) is not Tensor or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return SAFE  # no time can be taken here
     if case not in measured:
-        if x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return SAFE
         times = {name: seconds(name, x, position, curves, operation, bias) for name in candidates(x, curves, operation)}
         measured[case] = tuple(sorted(times, key=lambda name: times[name]))
-    return measured[case]
+    return (*measured[case], *(name for name in SAFE if name not in measured[case]))
 
 
 def candidates(x: Tensor, curves: Curves, operation: Operation) -> list[str]:
@@ -134,7 +135,8 @@ def seconds(name: str, x: Tensor, position: Tensor, curves: Curves, operation: O
     for _ in range(3):  # the first one warms up
         began = time.perf_counter()
         try:
-            y = STRATEGIES[name](*inputs)
+            with saved_tensors_hooks(lambda t: t, lambda t: t):  # not those of gradient checkpointing
+                y = STRATEGIES[name](*inputs)
             if learning:
                 y.backward(torch.ones_like(y))
         except (MemoryError, RuntimeError) as error:

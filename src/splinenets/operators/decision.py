@@ -11,14 +11,6 @@ from torch import Tensor
 from .. import kernels
 from .serving import obstacle
 
-library = torch.library.Library("splinenets", "FRAGMENT")
-library.define("pool(Tensor x) -> Tensor")
-library.define(
-    "decide(Tensor features, Tensor? parent, Tensor? weight, Tensor? knots, Tensor? mean, Tensor? variance, "
-    "int degree, float epsilon, float bound, float slope) -> Tensor"
-)
-ops = torch.ops.splinenets
-
 
 def pooled_features(x: Tensor, channel_dim: int) -> Tensor:
     """The mean over everything but samples and channels: (N, C, ...) or (N, ..., C) -> (N, C).
@@ -37,7 +29,7 @@ def pool_beside(x: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
     if channel_dim != 1 or not _kernel_pools(x):
         return x, pooled_features(x, channel_dim)
     if not torch.is_grad_enabled():
-        return x, ops.pool(x)
+        return x, kernels.pool(x).to(x.dtype)
     return _PoolBeside.apply(x)  # type: ignore[no-untyped-call]
 
 
@@ -46,22 +38,10 @@ def _kernel_pools(x: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and x.dim() == 4
+        and not obstacle(x, x.dtype)
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.numel() > 0
-        and not obstacle(x, x.dtype)
     )
-
-
-def _pool(x: Tensor) -> Tensor:
-    return kernels.pool(kernels.channels_last(x)).to(x.dtype)
-
-
-def _fake_pool(x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:2])
-
-
-library.impl("pool", _pool, "CPU")
-torch.library.register_fake("splinenets::pool", _fake_pool, lib=library)
 
 
 class _PoolBeside(torch.autograd.Function):
@@ -69,7 +49,7 @@ class _PoolBeside(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return x.view_as(x), ops.pool(x)
+        return x.view_as(x), kernels.pool(x).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, pooled_grad: Tensor | None) -> Tensor | None:
@@ -110,23 +90,13 @@ def kernel_decides(features: Tensor, decision: Decision) -> bool:
 
 def decide(features: Tensor, parent: Tensor | None, decision: Decision) -> Tensor:
     """A projection's positions in one kernel: (N, M), (N, C) or None -> (N, C)."""
-    return ops.decide(features, parent, *decision)
-
-
-def _decide(features: Tensor, parent: Tensor | None, *rest: Any) -> Tensor:
-    *tensors, degree, epsilon, bound, slope = rest
-    weight, knots, mean, variance = (None if t is None else t.contiguous() for t in tensors)
+    weight, knots, mean, variance = (None if t is None else t.contiguous() for t in decision[:4])
     return kernels.propose(
         features.contiguous(),
         None if parent is None else parent.float().contiguous(),
         *(weight, knots, None if mean is None or variance is None else (mean, variance)),
-        **{"degree": degree, "epsilon": epsilon, "bound": bound, "slope": slope},
+        degree=decision.degree,
+        epsilon=decision.epsilon,
+        bound=decision.bound,
+        slope=decision.slope,
     )
-
-
-def _fake_decide(features: Tensor, parent: Any, weight: Any, knots: Any, *_: Any) -> Tensor:
-    return features.new_empty(features.shape[0], (knots if weight is None else weight).shape[-2])
-
-
-library.impl("decide", _decide, "CPU")
-torch.library.register_fake("splinenets::decide", _fake_decide, lib=library)

@@ -18,7 +18,7 @@ from .operation import Convolution, Operation
 from .serving import obstacle
 from .strategies import grouped
 
-FEW = 16  # samples up to which it does not pay to rearrange all knots first
+AS_THEY_ARE = 16  # samples up to which it does not pay to rearrange all knots first
 
 library = torch.library.Library("splinenets", "FRAGMENT")
 INPUTS = "Tensor x, Tensor position, Tensor knots, Tensor? base, Tensor? bias"
@@ -84,9 +84,11 @@ def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, b
 def _inference(
     x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
 ) -> Tensor:
+    if not kernels.has_kernel(x.dtype):  # a graph that was made elsewhere
+        return _composite(x, position, knots, base, bias, *setting)
     x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
     geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
-    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > FEW else None
+    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > AS_THEY_ARE else None
     return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
 
@@ -132,7 +134,7 @@ def _fake_forward(
     x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any
 ) -> tuple[Tensor, Tensor]:
     rows, filters, _ = knots.shape
-    row = kernels.row_length(x.shape[1], setting[0], x.dtype)
+    row = kernels.row_length(int(x.shape[1]), setting[0], x.dtype)
     return _output_like(x, knots, setting), torch.empty(rows, filters, row, dtype=x.dtype, device=x.device)
 
 
@@ -171,6 +173,8 @@ class _Differentiable(torch.autograd.Function):
 
 def _gradients(grad: Tensor, inputs: list[Tensor | None], setting: Setting) -> list[Tensor | None]:
     """The same gradients, differentiable, from the strategy ``grouped``."""
+    # views of their own: a position may depend on the image, and that way is not this operator's
+    inputs = [None if t is None else t.view_as(t) for t in inputs]
     wanted = {i: t for i, t in enumerate(inputs) if t is not None and t.requires_grad}
     y = _composite(*inputs, *setting)
     found = torch.autograd.grad(y, list(wanted.values()), grad, create_graph=True, allow_unused=True)
@@ -179,15 +183,20 @@ def _gradients(grad: Tensor, inputs: list[Tensor | None], setting: Setting) -> l
 
 
 def _composite(x: Any, position: Any, knots: Any, base: Any, bias: Any, *setting: Any) -> Tensor:
+    """The same, of torch's own operations."""
     *_, splines, dims, degree = setting
     return grouped(x, position, Curves(knots, base, splines, dims, degree), _operation(setting), bias)
 
 
-def _under_autograd(*arguments: Any) -> Tensor:
-    return _Differentiable.apply(*arguments)  # type: ignore[no-untyped-call]
+def _under_autograd(x: Tensor, *rest: Any) -> Tensor:
+    if x.device.type != "cpu" or not kernels.has_kernel(x.dtype):  # a graph that was made elsewhere
+        return _composite(x, *rest)
+    return _Differentiable.apply(x, *rest)  # type: ignore[no-untyped-call]
 
 
 library.impl("conv2d", _under_autograd, "Autograd")
+for _name in ("conv2d", "conv2d_inference"):
+    library.impl(_name, _composite, "CompositeExplicitAutograd")  # on devices for which there is no kernel
 for _name, _kernel, _fake in (
     ("conv2d", _inference, _fake_inference),
     ("conv2d_inference", _inference, _fake_inference),

@@ -65,7 +65,7 @@ def obstacle(
     if not torch.compiler.is_compiling():
         if type(x) is not Tensor and type(x) is not nn.Parameter:
             return f"needs plain tensors, got {type(x).__name__}"
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if transformed():
             return "does not know the transforms of torch.func"
     if x.device.type != "cpu":
         return f"runs on the CPU, got {x.device.type}"
@@ -90,6 +90,11 @@ def _threads() -> int:
 # all of the compiler right now
 for _asked_once in (_has_kernel, _threads):
     _asked_once._dynamo_marked_constant = True  # type: ignore[union-attr]
+
+
+def transformed() -> bool:
+    """Whether torch.func is at work, whose tensors cannot be looked into."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_plain_2d(operation: Operation) -> bool:
