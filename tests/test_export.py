@@ -246,7 +246,8 @@ def test_files_of_version_0_1(file):
 
 def test_a_pt2_file_needs_torch_alone(tmp_path):
     """In a process that has never heard of this package."""
-    net, some = network("lenet4", "H(3)-C-R3"), images(1)[:3]
+    net, some = network("lenet4", "H(3)-C-R3")
+    some = some[:3]
     for purpose, batch in (("latency", 1), ("throughput", 3)):
         sn.export(net, some, tmp_path / "net.pt2", purpose=purpose)
         torch.save(some[:batch], tmp_path / "images.pt")

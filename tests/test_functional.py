@@ -176,7 +176,9 @@ def test_filters_of_its_own_for_each_sample(setting, samples, learning):
 
 def test_layers_are_these_functions():
     layer, x, position = sn.SplineConv2d(3, 4, 3, padding=1), torch.randn(2, 3, 5, 5), torch.rand(2, 4)
-    found = sn.spline_conv2d(x, position, layer.shaped_knots(), layer.weight, layer.bias, padding=1)
+    found = sn.spline_conv2d(
+        x, position, layer.knots.unflatten(2, layer.weight_shape), layer.weight, layer.bias, padding=1
+    )
     assert torch.equal(found, layer.operate(x, position))
 
 

@@ -178,9 +178,7 @@ def _operation(
     if padding == "same" and max(strides) > 1:
         raise ValueError(f"{name} cannot keep the input's size with padding='same' and stride {stride}")
     padding = padding if isinstance(padding, str) else each("padding", padding, 0)
-    operation = Convolution(tuple(kernel), strides, padding, each("dilation", dilation, 1), groups)
-    operation.output_size(x.shape[2:])  # or it says that the kernel does not fit
-    return operation
+    return Convolution(tuple(kernel), strides, padding, each("dilation", dilation, 1), groups)
 
 
 def _curves(

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .functional import Size, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
-from .operators import Convolution, Curves, LinearMap, Operation, mix_weights, pool_beside
+from .functional import Size
+from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
 from .projection import Projection, Proposer
 from .spec import SplineSpec
@@ -87,11 +87,6 @@ class SplineLayer(Level):
         """The knots themselves, base included: (dims * K, *weight.shape)."""
         return self.curves.control_points().unflatten(2, self.weight_shape)
 
-    def shaped_knots(self) -> Tensor:
-        """The knots, offsets if there is a base, for ``splinenets.functional``: ([dims,] K, *weight.shape)."""
-        surface = (self.dims, self.spec.knots) if self.dims > 1 else (self.spec.knots,)
-        return self.knots.reshape(*surface, self.filters, *self.weight_shape)
-
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
@@ -132,8 +127,11 @@ class SplineLayer(Level):
         return self.path.visit(self, position, local)
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
-        """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
-        raise TypeError(f"{type(self).__name__} is not a layer by itself")
+        """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...).
+
+        What ``spline_conv2d`` and its kin do, for shapes that are known to fit.
+        """
+        return compute(x, position, self.curves, self.operation, self.bias)
 
     @property
     def operation(self) -> Operation:
@@ -206,11 +204,6 @@ class SplineLinear(SplineLayer, nn.Linear):  # type: ignore[misc]  # torch's hin
     def operation(self) -> Operation:
         """A linear map."""
         return LinearMap()
-
-    def operate(self, x: Tensor, position: Tensor) -> Tensor:
-        """``spline_linear``."""
-        position, degree = position.unflatten(1, self.position_shape), self.spec.spline_degree
-        return spline_linear(x, position, self.shaped_knots(), self.base, self.bias, degree=degree)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -297,16 +290,10 @@ class SplineConv(SplineLayer):
         return Convolution(self.kernel_size, self.stride, padding, self.dilation, self.groups)
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
-        """``spline_conv2d`` and its kin; padding with anything but zeros is done beforehand."""
-        padding = self.padding
+        """The same, after padding with anything but zeros."""
         if self.padding_mode != "zeros":
-            x, padding = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0,) * self.spatial
-        convolve = (spline_conv1d, spline_conv2d, spline_conv3d)[self.spatial - 1]
-        return convolve(
-            *(x, position.unflatten(1, self.position_shape), self.shaped_knots(), self.base, self.bias),
-            *(self.stride, padding, self.dilation, self.groups),
-            degree=self.spec.spline_degree,
-        )
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        return super().operate(x, position)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

@@ -78,6 +78,8 @@ def choose(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bi
     if x.shape[0] == 0:
         return ("bank",)  # no other one has an answer for an empty batch
     name = asked()
+    if name == "fused" and (reason := why_not(x, curves, operation)):
+        raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
     if name not in ("auto", "measure"):
         return (name,)
     if torch.compiler.is_compiling():
@@ -94,7 +96,9 @@ def rule(x: Tensor, curves: Curves, operation: Operation) -> tuple[str, ...]:
             return ("single", "bank")
         few = x.shape[0] <= FEW and dtype_of(x) == torch.float32
         return SAFE if few else ("bank", "grouped", "single")
-    return SAFE if why_not(x, curves, operation) else ("fused", *SAFE)
+    if why_not(x, curves, operation):
+        return SAFE
+    return ("fused", *SAFE)
 
 
 def compiled_rule(x: Tensor, curves: Curves, operation: Operation) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ to be learnt. torch.compile and torch.export see them as single nodes. The kerne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -36,21 +37,27 @@ Setting: TypeAlias = tuple[list[int], list[int], list[int], list[int], int, int,
 
 
 def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
-    """(N, C, H, W), (N, S * dims) -> (N, filters, H', W'); neither time nor memory grows with K."""
-    if reason := why_not(x, curves, operation):
-        raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
+    """(N, C, H, W), (N, S * dims) -> (N, filters, H', W'); neither time nor memory grows with K.
+
+    For layers with which ``why_not`` finds nothing wrong.
+    """
     assert isinstance(operation, Convolution)
-    margins = [side for margin in operation.margins() for side in margin]
-    operator = ops.conv2d if torch.is_grad_enabled() else ops.conv2d_inference
-    return operator(
+    return _operator(x)(
         x.to(dtype_of(x)),
         position.float(),
         curves.knots.float(),
         None if curves.base is None else curves.base.float(),
         None if bias is None else bias.float(),
-        *(operation.kernel, operation.stride, margins, operation.dilation),
+        *(operation.kernel, operation.stride, operation.sides(), operation.dilation),
         *(curves.splines, curves.dims, curves.degree),
     )
+
+
+def _operator(x: Tensor) -> Callable[..., Tensor]:
+    """The operator, for graphs; outside of them what is behind it: the way through torch's dispatcher takes time."""
+    if torch.compiler.is_compiling():
+        return ops.conv2d if torch.is_grad_enabled() else ops.conv2d_inference
+    return _Differentiable.apply if torch.is_grad_enabled() else _inference
 
 
 def why_not(x: Tensor, curves: Curves, operation: Operation) -> str:
@@ -150,7 +157,8 @@ def _fake_backward(grad: Tensor, x: Tensor, position: Tensor, arranged: Tensor, 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> Tensor:
-        y, arranged = ops.conv2d_forward(x, position, knots, base, bias, *setting)
+        forward = _forward if type(x) is Tensor else ops.conv2d_forward  # a graph wants the operator
+        y, arranged = forward(x, position, knots, base, bias, *setting)
         ctx.save_for_backward(x, position, knots, base, bias, arranged)
         ctx.set_materialize_grads(False)
         ctx.setting = setting
@@ -165,7 +173,8 @@ class _Differentiable(torch.autograd.Function):
             return *_gradients(grad, inputs, ctx.setting), *[None] * 7
         x, position, _, base, bias = inputs
         wanted = (ctx.needs_input_grad[0], bias is not None)
-        image, place, knots, biases = ops.conv2d_backward(grad, x, position, arranged, *ctx.setting, *wanted)
+        backward = _backward if type(grad) is Tensor else ops.conv2d_backward
+        image, place, knots, biases = backward(grad, x, position, arranged, *ctx.setting, *wanted)
         # the basis sums to 1, so the knots' gradients sum to the base's
         bases = None if base is None else knots.sum(0).view(base.shape)
         return image if wanted[0] else None, place, knots, bases, biases if wanted[1] else None, *[None] * 7

@@ -83,6 +83,7 @@ class Convolution(NamedTuple):
         return responses.unflatten(2, self.output_size(x.shape[2:]))
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        self.output_size(x.shape[2:])  # or it says that the kernel does not fit
         convolve = CONVOLUTIONS[len(self.kernel)]
         weight = weight.unflatten(-1, (-1, *self.kernel))
         return convolve(x, weight, bias, self.stride, self.padding, self.dilation, groups)
@@ -93,6 +94,10 @@ class Convolution(NamedTuple):
             return [(p, p) for p in self.padding]
         total = [d * (k - 1) if self.padding == "same" else 0 for k, d in zip(self.kernel, self.dilation, strict=True)]
         return [(t // 2, t - t // 2) for t in total]
+
+    def sides(self) -> tuple[int, ...]:
+        """Padding on every side: (top, bottom, left, right)."""
+        return tuple(side for margin in self.margins() for side in margin)
 
     def output_size(self, size: torch.Size) -> tuple[int, ...]:
         """The size of what a convolution of an image of this size gives."""
