@@ -6,6 +6,7 @@ python -m benchmarks.versions ../other-clone [--repeats 7]
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.timing import RESULTS, about, write
+from benchmarks.timing import RESULTS, about, markdown, write
 from splinenets.tables import text_table
 
 FILE = RESULTS / "versions.json"
@@ -75,6 +76,18 @@ class Version:
         self.process.stdin.write(f"{(*job, repeats)!r}\n")
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
+
+
+def versions() -> str:
+    """The table of the docs."""
+    rows = json.loads(FILE.read_text())["rows"]
+    head = ["", "batch", "numbers", "", "other version, ms", "this version, ms", "times as fast"]
+    body = []
+    for network, spec, batch, numbers, training, other, own in rows:
+        mode = "training" if training else "inference"
+        times = [f"{1e3 * other:,.1f}", f"{1e3 * own:,.1f}", f"{other / own:.2f}"]
+        body.append([f"{network} {spec or 'plain'}", str(batch), numbers, mode, *times])
+    return markdown(head, body)
 
 
 def main() -> None:
