@@ -1,4 +1,4 @@
-"""The kernels of native/ and the strategy that uses them, against the grouped strategy in float64."""
+"""The kernels and the strategy that uses them, against the grouped strategy in float64."""
 
 import copy
 import os
