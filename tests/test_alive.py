@@ -67,7 +67,8 @@ def train(net, data, steps, batch=64):
     return sum(losses[-50:]) / 50
 
 
-@pytest.mark.parametrize("spec", ["H(5)-D-R3", *(pytest.param(s, marks=pytest.mark.slow) for s in SPECS[:3])])
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["H(5)-D-R3", *SPECS[:3]])
 def test_lenet_after_training(spec, data):
     net = start(LENET, spec, data[0])
     assert train(net, data, 200) < 1.5

@@ -40,9 +40,14 @@ def check(path, net, some, tolerance=1e-4):
     return exported
 
 
-@pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.parametrize("purpose", PURPOSES)
-@pytest.mark.parametrize(("name", "spec"), SMALL)
+CASES = [(*network_and_spec, to, purpose) for network_and_spec in SMALL for to in FORMATS for purpose in PURPOSES]
+SLOWEST = ("resnet8", "pt2")  # torch.export takes its time
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "to", "purpose"),
+    [pytest.param(*c, marks=[pytest.mark.slow] if (c[0], c[2]) == SLOWEST else []) for c in CASES],
+)
 def test_exports_equal_the_network(name, spec, to, purpose, tmp_path):
     net, some = network(name, spec)
     path = tmp_path / f"net.{to}"
@@ -248,16 +253,15 @@ def test_a_pt2_file_needs_torch_alone(tmp_path):
     """In a process that has never heard of this package."""
     net, some = network("lenet4", "H(3)-C-R3")
     some = some[:3]
-    for purpose, batch in (("latency", 1), ("throughput", 3)):
-        sn.export(net, some, tmp_path / "net.pt2", purpose=purpose)
-        torch.save(some[:batch], tmp_path / "images.pt")
-        code = (
-            "import sys, torch; sys.modules['splinenets'] = None; module = torch.export.load(sys.argv[1]).module(); "
-            "torch.save(module(torch.load(sys.argv[2])), sys.argv[3])"
-        )
-        files = [str(tmp_path / name) for name in ("net.pt2", "images.pt", "logits.pt")]
-        done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        with torch.no_grad():
-            expected = net.eval()(some[:batch])
-        torch.testing.assert_close(torch.load(files[2], weights_only=True), expected, rtol=1e-3, atol=1e-3)
+    sn.export(net, some, tmp_path / "net.pt2", purpose="throughput")
+    torch.save(some, tmp_path / "images.pt")
+    code = (
+        "import sys, torch; sys.modules['splinenets'] = None; module = torch.export.load(sys.argv[1]).module(); "
+        "torch.save(module(torch.load(sys.argv[2])), sys.argv[3])"
+    )
+    files = [str(tmp_path / name) for name in ("net.pt2", "images.pt", "logits.pt")]
+    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        expected = net.eval()(some)
+    torch.testing.assert_close(torch.load(files[2], weights_only=True), expected, rtol=1e-3, atol=1e-3)

@@ -67,15 +67,6 @@ def test_no_public_function_hides_a_module():
     assert hidden == []
 
 
-def test_the_readmes_example_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    found = subprocess.run(
-        [sys.executable, "-W", "error", "-c", blocks[0]], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    assert "conv1" in found.stdout
-
-
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("0*.py")), ids=lambda f: f.stem)
 def test_examples_run(file):
     found = subprocess.run(

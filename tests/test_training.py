@@ -45,6 +45,7 @@ def test_train_evaluate_and_demo(tmp_path):
         assert (tmp_path / "demo/report.html").is_file()
 
 
+@pytest.mark.slow
 def test_figures_in_tensorboard(tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     small = ["--set", "epochs=3", "--set", "width=2", "--set", "batch=3000"]
