@@ -43,6 +43,7 @@ def test_what_the_notation_means():
     assert dataclasses.asdict(spec) == {
         "kind": "hierarchical", "knots": 5, "projection": "dot", "rank": "G4", "degree": 3, "diffusion": 0.875,
         "sigmoid_slope": 0.4, "variance": 0.05, "dims": 1, "standardize": False, "centered": False,
+        "closed": False,
     }  # fmt: skip
 
 

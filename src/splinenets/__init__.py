@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import data, models
 from .basis import bspline_basis
 from .calibration import calibrate
+from .conditions import Condition, Conditioned, condition
 from .conversion import Conversion, convert
 from .costs import Cost, cost
 from .deployment import collapse, deploy, fold_batchnorm
@@ -23,6 +24,8 @@ from .tracing import Positions, connect, steer, trace
 __version__ = "0.1.0"
 
 __all__ = [
+    "Condition",
+    "Conditioned",
     "Conversion",
     "Cost",
     "MutualInformation",
@@ -37,6 +40,7 @@ __all__ = [
     "bspline_basis",
     "calibrate",
     "collapse",
+    "condition",
     "connect",
     "conv2d_per_sample",
     "convert",

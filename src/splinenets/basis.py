@@ -35,6 +35,14 @@ def basis_matrix(degree: int) -> tuple[tuple[float, ...], ...]:
 MATRICES = {degree: basis_matrix(degree) for degree in range(9)}
 
 
+def open_knots(knots: Tensor, degree: int) -> Tensor:
+    """A closed spline as an open one: its first ``degree`` knots once more at the end, (K, ...) -> (K + degree, ...).
+
+    The open spline then has K spans, ends where it begins, and arrives there as smoothly as anywhere else.
+    """
+    return torch.cat([knots, knots[:degree]])
+
+
 def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Tensor]:
     """The degree + 1 non-zero values and the first knot they belong to: (...,) -> (..., degree + 1), (...,).
 
@@ -55,8 +63,9 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
     return values.clamp(0, 1).to(position.dtype), span.long()
 
 
-def bspline_basis(position: Tensor, knots: int, degree: int) -> Tensor:
-    """B_k(position) for every knot, rows summing to 1: (...,) -> (..., knots)."""
-    values, first = compact_basis(position, knots, degree)
-    index = first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)
+def bspline_basis(position: Tensor, knots: int, degree: int, *, closed: bool = False) -> Tensor:
+    """B_k(position) for every knot, rows summing to 1: (...,) -> (..., knots). Closed: 0 and 1 are one place."""
+    check_knots(knots, degree)
+    values, first = compact_basis(position, knots + degree if closed else knots, degree)
+    index = (first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)) % knots
     return values.new_zeros(*position.shape, knots).scatter(-1, index, values)

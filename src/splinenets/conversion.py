@@ -17,7 +17,7 @@ from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, Splin
 from .path import Level
 from .spec import SplineSpec
 from .tables import text_table
-from .tracing import describe, join, run_example, uncompiled
+from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
 SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
     nn.Linear: SplineLinear,
@@ -81,7 +81,8 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     spec     for all layers, or a mapping from name patterns to specs, in which the first pattern that fits a layer's
              name decides; a layer that no pattern fits, or whose spec is None, stays as it is
     example  an input (a tensor, a tuple of arguments or a dict of keyword arguments); only dot projections need it,
-             but it also tells the order of layers where that differs from their definition
+             but it also tells the order of layers where that differs from their definition. It is the model's own
+             input, without the condition that layers with X in their spec will want (``sn.condition``)
     skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
 
     ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.
@@ -109,7 +110,9 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     levels = [m for m in (reach.order if reach.known else net.modules()) if isinstance(m, Level)]
     join(net, levels)
     if reach.known:
-        calibrate(net, [example])
+        outside = {n: level for n, level in levels_of(net).items() if level.external}
+        with steer(net, {n: level.like().new_full(level.position_shape, 0.5) for n, level in outside.items()}):
+            calibrate(net, [example])
     net.conversion = conversion  # type: ignore[assignment]
     return net
 

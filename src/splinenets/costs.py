@@ -221,7 +221,7 @@ def _parameters(module: nn.Module, seen: set[int], recurse: bool) -> Amounts:
     idle: dict[int, float] = {}  # which share of a parameter one sample does not read
     if isinstance(module, SplineLayer):
         bases = {id(p) for p in _bases(module)}
-        idle = dict.fromkeys(map(id, _on_splines(module)), 1 - (module.spec.spline_degree + 1) / module.spec.knots)
+        idle = _idle(module)
     kept = [p for p in new if id(p) not in bases]
     active = [p.numel() - round(p.numel() * idle.get(id(p), 0)) for p in kept]
     bytes_read = sum(count * p.element_size() for count, p in zip(active, kept, strict=True))
@@ -236,12 +236,13 @@ def _bases(layer: SplineLayer) -> list[Tensor]:
     return [p for p in (layer.base, decision) if p is not None]
 
 
-def _on_splines(layer: SplineLayer) -> list[Tensor]:
-    """Parameters of which a sample touches the active knots alone, as they are stored."""
-    projection = layer.projection
+def _idle(layer: SplineLayer) -> dict[int, float]:
+    """Which share a sample leaves alone of parameters that lie on splines, as they are stored."""
+    projection, active = layer.projection, layer.spec.spline_degree + 1
     decision = "knots" if isinstance(projection, Projection) else "weight"
-    found = [(layer, "knots"), *([(projection, decision)] if projection.hierarchical else [])]
-    return [p for module, name in found for p in stored(module, name) if p is not None]
+    found = [stored(layer, "knots"), *([stored(projection, decision)] if projection.hierarchical else [])]
+    counts = (layer.curves.knots_per_dim, layer.spec.knots)
+    return {id(p): 1 - active / k for parts, k in zip(found, counts, strict=False) for p in parts if p is not None}
 
 
 def _first_tensor(example: Any) -> Tensor:

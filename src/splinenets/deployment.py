@@ -204,9 +204,9 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
             continue
         if isinstance(layer.projection, Projection):
             layer.projection = FoldedProjection(layer.projection)
-        if layer.base is not None:
+        if layer.base is not None or layer.curves.closed:
             key = (id(layer.knots), id(layer.base))
-            layer.stand_alone(folded.setdefault(key, nn.Parameter(layer.curves.control_points())))
+            layer.stand_alone(folded.setdefault(key, nn.Parameter(layer.curves.opened().control_points())))
         if (kind := STORAGES[knots]) is not None:
             _store(layer, "knots", kind)
             _store(layer.projection, "weight", kind)

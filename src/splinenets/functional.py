@@ -25,6 +25,7 @@ def spline_linear(
     bias: Tensor | None = None,
     *,
     degree: int | None = None,
+    closed: bool = False,
 ) -> Tensor:
     """``F.linear`` with weights on splines: (N, ..., in), (N,) or (N, S), (K, out, in) -> (N, ..., out).
 
@@ -32,8 +33,9 @@ def spline_linear(
     knots     control points, or offsets from ``base``; (dims, K, out, in) on surfaces
     base      (out, in)
     degree    of the B-splines; None means min(2, K - 1)
+    closed    whether the curves are closed, so that positions 0 and 1 are one place
     """
-    curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, weight_dims=2)
+    curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, closed, weight_dims=2)
     if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
         raise ValueError(f"spline_linear wants {knots.shape[-1]} features last, got input of shape {tuple(x.shape)}")
     return compute(x, position, curves, LinearMap(), bias)
@@ -51,9 +53,10 @@ def spline_conv1d(
     groups: int = 1,
     *,
     degree: int | None = None,
+    closed: bool = False,
 ) -> Tensor:
     """``F.conv1d`` with weights on splines; see ``spline_conv2d``."""
-    return _convolve(1, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+    return _convolve(1, x, position, knots, base, bias, stride, padding, dilation, groups, degree, closed)
 
 
 def spline_conv2d(
@@ -68,6 +71,7 @@ def spline_conv2d(
     groups: int = 1,
     *,
     degree: int | None = None,
+    closed: bool = False,
 ) -> Tensor:
     """``F.conv2d`` with weights on splines: (N, C, H, W), (N, S), (K, out, C / groups, kh, kw) -> (N, out, H', W').
 
@@ -75,8 +79,9 @@ def spline_conv2d(
     knots     control points, or offsets from ``base``; (dims, K, out, C / groups, kh, kw) on surfaces
     base      (out, C / groups, kh, kw)
     degree    of the B-splines; None means min(2, K - 1)
+    closed    whether the curves are closed, so that positions 0 and 1 are one place
     """
-    return _convolve(2, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+    return _convolve(2, x, position, knots, base, bias, stride, padding, dilation, groups, degree, closed)
 
 
 def spline_conv3d(
@@ -91,9 +96,10 @@ def spline_conv3d(
     groups: int = 1,
     *,
     degree: int | None = None,
+    closed: bool = False,
 ) -> Tensor:
     """``F.conv3d`` with weights on splines; see ``spline_conv2d``."""
-    return _convolve(3, x, position, knots, base, bias, stride, padding, dilation, groups, degree)
+    return _convolve(3, x, position, knots, base, bias, stride, padding, dilation, groups, degree, closed)
 
 
 def conv2d_per_sample(
@@ -146,9 +152,10 @@ def _convolve(
     dilation: Size,
     groups: int,
     degree: int | None,
+    closed: bool,
 ) -> Tensor:
     name = f"spline_conv{spatial}d"
-    curves, position = _curves(name, x, position, knots, base, bias, degree, weight_dims=2 + spatial)
+    curves, position = _curves(name, x, position, knots, base, bias, degree, closed, weight_dims=2 + spatial)
     operation = _operation(name, x, knots.shape[-2 - spatial :], stride, padding, dilation, groups)
     return compute(x, position, curves, operation, bias)
 
@@ -189,6 +196,7 @@ def _curves(
     base: Tensor | None,
     bias: Tensor | None,
     degree: int | None,
+    closed: bool,
     *,
     weight_dims: int,
 ) -> tuple[Curves, Tensor]:
@@ -215,4 +223,4 @@ def _curves(
         raise ValueError(f"{name} wants a bias of shape ({filters},), got {tuple(bias.shape)}")
     position = position if position.is_floating_point() else position.to(knots.dtype)
     flat = knots.reshape(dims * count, filters, -1)
-    return Curves(flat, base, splines, dims, degree), position.reshape(x.shape[0], splines * dims)
+    return Curves(flat, base, splines, dims, degree, closed), position.reshape(x.shape[0], splines * dims)

@@ -15,6 +15,7 @@ from torch import Tensor
 from .histograms import conditional_entropy, entropy, sum_by_class
 from .regularizer import join
 from .tables import text_table
+from .tracing import Positions
 
 # Verdict -> what it means and what to try; the numbers are those of the paper's figure 4, where each is drawn.
 ADVICE = {
@@ -116,9 +117,15 @@ History = Sequence["Mapping[str, Tensor] | Health"]
 def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, history: History | None = None) -> Health:
     """Judge positions {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of some hundred samples or more.
 
+    Positions that were given from outside are not judged.
+
     labels   (N,), to measure what positions tell about them
     history  what earlier epochs had, oldest first: their positions, or the reports made of them; tells drift
     """
+    if isinstance(positions, Positions) and positions.given:
+        positions = positions.inferred()
+        if not positions:
+            return Health(())
     joined, sizes = join(positions)
     samples = joined.shape[0]
     if samples < FEWEST:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .functional import Size
 from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
-from .projection import Projection, Proposer
+from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
@@ -39,7 +39,9 @@ class SplineLayer(Level):
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
-        self.projection = Projection(features, self.coordinates, spec).to(weight.device, weight.dtype)
+        self.projection = (
+            External(self.coordinates) if spec.external else Projection(features, self.coordinates, spec)
+        ).to(weight.device, weight.dtype)
         self.projection.train(self.training)
         if not spec.centered:
             self.stand_alone(self.curves.control_points())
@@ -79,6 +81,11 @@ class SplineLayer(Level):
         return self.knots
 
     @property
+    def external(self) -> bool:
+        """Whether positions come from whoever calls the network."""
+        return self.spec.external
+
+    @property
     def needs_parent(self) -> bool:
         """Whether a decision spline or diffusion looks at the parent's position."""
         return self.spec.hierarchical or self.spec.diffusion != 1
@@ -90,7 +97,8 @@ class SplineLayer(Level):
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
-        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree)
+        closed = self.spec.closed and len(self.knots) == self.dims * self.spec.knots  # and not opened for inference
+        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -114,6 +122,8 @@ class SplineLayer(Level):
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
+        if isinstance(self.projection, External):
+            return x, self.path.condition(self, self.projection.conditions, x.shape[0])
         return (x, x) if self.spec.projection == "dot" else pool_beside(x, self.channel_dim)
 
     def locate(self, features: Tensor) -> Tensor:
@@ -121,9 +131,9 @@ class SplineLayer(Level):
         parent, level = self.inherit(features.shape[0])
         position, local = self.projection(features, parent, update=not recomputing(), local=self.path.recording)
         if parent is not None:
-            diffusion = self.spec.diffusion_at(level)
-            position = diffuse(parent, position, diffusion)
-            local = None if local is None else diffuse(parent.detach(), local, diffusion)
+            diffusion, closed = self.spec.diffusion_at(level), self.spec.closed
+            position = diffuse(parent, position, diffusion, closed=closed)
+            local = None if local is None else diffuse(parent.detach(), local, diffusion, closed=closed)
         return self.path.visit(self, position, local)
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:

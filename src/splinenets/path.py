@@ -11,9 +11,22 @@ import torch
 from torch import Tensor, nn
 
 
-def diffuse(parent: Tensor, proposal: Tensor, diffusion: float) -> Tensor:
-    """Blend inherited and proposed positions: (N, C), (N, C) -> (N, C); the paper's (1 - delta) parent + delta D(x)."""
-    return proposal if diffusion == 1 else torch.lerp(parent, proposal, diffusion)
+def diffuse(parent: Tensor, proposal: Tensor, diffusion: float, *, closed: bool = False) -> Tensor:
+    """Blend inherited and proposed positions: (N, C), (N, C) -> (N, C); the paper's (1 - delta) parent + delta D(x).
+
+    On a closed curve the shorter way round is taken.
+    """
+    if diffusion == 1:
+        return proposal
+    if not closed:
+        return torch.lerp(parent, proposal, diffusion)
+    nearest = proposal - (proposal - parent).detach().round()
+    return around(torch.lerp(parent, nearest, diffusion))
+
+
+def around(turns: Tensor) -> Tensor:
+    """Positions on a closed curve: whole turns make no difference, (...,) -> (...,) in [0, 1]."""
+    return turns - turns.detach().floor()
 
 
 def match_size(parent: Tensor, logits: Tensor) -> Tensor:
@@ -69,6 +82,7 @@ class Run:
         self.position: Tensor | None = None
         self.level = 0
         self.parents: dict[Level, tuple[Tensor | None, int]] = {}
+        self.given: dict[str, Tensor] | None = None
 
 
 class State:
@@ -81,6 +95,7 @@ class State:
         self.last: Run | None = None
         self.visits: list[Visit] | None = None  # somebody wants to know where samples go
         self.steered: dict[Level, Tensor] | None = None  # somebody says where they go
+        self.given: dict[str, Tensor] | None = None  # positions from outside by name, (N, dims) each
 
 
 class ThreadState(threading.local, State):
@@ -119,7 +134,7 @@ class Path:
         state = self.state
         assert state.run is not None
         if _remembers():
-            state.last = state.run
+            state.last, state.run.given = state.run, state.given
         state.run, state.entered = state.run.outer, state.entered - 1
         if not torch.compiler.is_compiling():
             self.traced.run = state.run if state.shared else None  # and not what a graph left behind
@@ -151,6 +166,25 @@ class Path:
                 value = value.detach().requires_grad_(value.requires_grad)
             run.parents[layer] = (value, level)
         return run.position, level
+
+    def condition(self, layer: Level, names: tuple[str, ...], samples: int) -> Tensor:
+        """The positions that were given from outside under these names: (N, dims)."""
+        state = self.state
+        given = state.last.given if state.last and state.given is None and recomputing() else state.given
+        if given is None and state.steered is not None and layer in state.steered:
+            return state.steered[layer].to(layer.like()).expand(samples, -1)
+        if given is None:
+            raise ValueError(
+                f"a layer's position comes from outside (X in its spec), and nobody gave {' and '.join(names)}: "
+                f"wrap the network by sn.condition(net) and call it as net(images, condition)"
+            )
+        position = given[names[0]] if len(names) == 1 else torch.cat([given[name] for name in names], 1)
+        if position.shape[0] == samples:
+            return position
+        matched = match_samples(position, samples)
+        if matched is None:
+            raise ValueError(f"got conditions for {position.shape[0]} samples, and a layer's batch has {samples}")
+        return matched
 
     @property
     def recording(self) -> bool:
@@ -228,6 +262,11 @@ class Level(nn.Module):
     def position_shape(self) -> tuple[int, ...]:
         """The shape of one sample's positions, as users see it."""
         return (self.splines,) if self.dims == 1 else (self.splines, self.dims)
+
+    @property
+    def external(self) -> bool:
+        """Whether positions come from whoever calls the network."""
+        return False
 
     @property
     def needs_parent(self) -> bool:

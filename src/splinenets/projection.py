@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import tau
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,10 @@ from torch.nn.utils import parametrize
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
 from .operators import Decision, decide, kernel_decides, transformed
+from .path import around
 from .spec import SplineSpec
+
+UNNAMED = "condition"  # the name of a condition that has no other
 
 
 def in_one_order(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
@@ -29,8 +33,10 @@ def in_one_order(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Seque
     return x.permute(0, 2, 3, 1).flatten(1), moved
 
 
-def mix_scores(scores: Tensor, parent: Tensor | None, degree: int) -> Tensor:
+def mix_scores(scores: Tensor, parent: Tensor | None, degree: int, *, closed: bool = False) -> Tensor:
     """theta(parent) . x from the responses to all decision knots: (N, K, C), (N, C) -> (N, C).
+
+    On closed splines a position has two responses: (N, K, 2 C), (N, C) -> (N, 2 C).
 
     Without a parent, nobody came before: the middle of the decision spline.
 
@@ -39,13 +45,15 @@ def mix_scores(scores: Tensor, parent: Tensor | None, degree: int) -> Tensor:
     """
     if parent is None:
         parent = scores.new_full((scores.shape[0], scores.shape[2]), 0.5)
-    basis = bspline_basis(parent, scores.shape[1], degree)
+    elif closed:
+        parent = parent.repeat(1, 2)
+    basis = bspline_basis(parent, scores.shape[1], degree, closed=closed)
     return torch.einsum("nck,nkc->nc", basis.to(scores.dtype), scores)
 
 
-def middle(knots: Tensor, degree: int) -> Tensor:
+def middle(knots: Tensor, degree: int, *, closed: bool = False) -> Tensor:
     """The decision parameters in the middle of their spline: (K, C, M) -> (C, M)."""
-    return torch.tensordot(bspline_basis(knots.new_full((), 0.5), knots.shape[0], degree), knots, 1)
+    return torch.tensordot(bspline_basis(knots.new_full((), 0.5), knots.shape[0], degree, closed=closed), knots, 1)
 
 
 def moments(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,6 +74,19 @@ def bounded(z: Tensor, bound: float) -> Tensor:
     return z * torch.rsqrt(1 + (z / bound).square())
 
 
+def direction(responses: Tensor, softness: float = 0.1) -> Tensor:
+    """The direction of points in a plane, as positions on a closed curve: (N, 2 C) -> (N, C).
+
+    Near the middle of the plane a direction changes fast, so its gradient fades there.
+    """
+    x, y = responses.unflatten(1, (2, -1)).unbind(1)
+    radius = (x.square() + y.square()).detach()
+    nowhere = radius == 0
+    turns = torch.atan2(torch.where(nowhere, 0, y), torch.where(nowhere, 1, x)) / tau
+    share = radius / (radius + softness)
+    return around(torch.lerp(turns.detach(), turns, share))
+
+
 class Proposal(NamedTuple):
     """Positions in [0, 1], (N, C); ``local`` has the same numbers with a gradient for the decision parameters alone."""
 
@@ -74,7 +95,7 @@ class Proposal(NamedTuple):
 
 
 class Proposer(nn.Module):
-    """What a layer asks for its positions: a ``Projection``, or the form it has in a deployed network."""
+    """What a layer asks for its positions: a ``Projection``, the form it has in a deployed network, or ``External``."""
 
     features: int  # M, how many numbers of a sample it reads
     coordinates: int  # C, how many positions it proposes
@@ -102,7 +123,10 @@ class Proposer(nn.Module):
 
 
 class Projection(Proposer):
-    """The paper's D(x; theta): a linear map of the features, standardised, through a sigmoid."""
+    """The paper's D(x; theta): a linear map of the features, standardised, through a sigmoid.
+
+    On closed curves it gives two numbers a position, a point in the plane, and the position is their direction.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -118,11 +142,12 @@ class Projection(Proposer):
         super().__init__()
         self.features, self.coordinates, self.spec = features, coordinates, spec
         plain = spec.centered or not spec.hierarchical
-        self.weight = nn.Parameter(torch.empty(coordinates, features)) if plain else None
-        self.knots = nn.Parameter(torch.empty(spec.knots, coordinates, features)) if spec.hierarchical else None
+        self.responses = responses = coordinates * (2 if spec.closed else 1)
+        self.weight = nn.Parameter(torch.empty(responses, features)) if plain else None
+        self.knots = nn.Parameter(torch.empty(spec.knots, responses, features)) if spec.hierarchical else None
         if spec.standardize:
-            self.register_buffer("running_mean", torch.zeros(coordinates))
-            self.register_buffer("running_var", torch.ones(coordinates))
+            self.register_buffer("running_mean", torch.zeros(responses))
+            self.register_buffer("running_var", torch.ones(responses))
             self.register_buffer("batches", torch.zeros((), dtype=torch.long))
         self.reset_parameters()
 
@@ -142,13 +167,14 @@ class Projection(Proposer):
     def forget_parent(self) -> None:
         """Keep the middle of the decision spline."""
         if self.knots is not None:
-            weight = middle(self.knots, self.spec.spline_degree)
+            weight = middle(self.knots, self.spec.spline_degree, closed=self.spec.closed)
             self.weight = nn.Parameter(weight if self.weight is None else self.weight + weight)
             self.knots = None
 
     def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
-        if not (self.training and self.spec.standardize) and kernel_decides(features, decision := self.decision()):
+        learning = self.training and self.spec.standardize
+        if not learning and not self.spec.closed and kernel_decides(features, decision := self.decision()):
             position = decide(features.flatten(1), parent, decision)
             return Proposal(position, position if local else None)
         features, parameters = in_one_order(
@@ -170,13 +196,15 @@ class Projection(Proposer):
     def _propose(self, responses: list[Tensor], parent: Tensor | None, update: bool) -> Tensor:
         raw = responses[0]
         if self.knots is not None:
-            scores = responses[-1].unflatten(1, (-1, self.coordinates))
-            mixed = mix_scores(scores, parent, self.spec.spline_degree)
+            scores = responses[-1].unflatten(1, (-1, self.responses))
+            mixed = mix_scores(scores, parent, self.spec.spline_degree, closed=self.spec.closed)
             raw = mixed if self.weight is None else raw + mixed
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         if self.spec.standardize:
-            raw = bounded(self._standardize(raw, update), self.bound)
-        return torch.sigmoid(self.spec.slope * raw)
+            raw = self._standardize(raw, update)
+        if self.spec.closed:
+            return direction(raw)
+        return torch.sigmoid(self.spec.slope * (bounded(raw, self.bound) if self.spec.standardize else raw))
 
     def _standardize(self, raw: Tensor, update: bool) -> Tensor:
         mean, variance = self.running_mean.to(raw.dtype), self.running_var.to(raw.dtype)
@@ -202,7 +230,8 @@ class FoldedProjection(Proposer):
     """A projection for inference: base and standardisation are part of its weights.
 
     responses = weight . x + shift            where decision parameters lie on a spline, mixed at the parent
-    proposal  = sigmoid(slope * responses)    where they were standardised, softly bounded at 1 before that
+    proposal  = sigmoid(slope * responses)    where they were standardised, softly bounded at 1 before that;
+                                              on closed curves their direction
     """
 
     weight: Tensor  # (C, M), or the decision knots (K, C, M)
@@ -214,8 +243,9 @@ class FoldedProjection(Proposer):
         self.features, self.coordinates = projection.features, projection.coordinates
         parameters = [p.detach() for p in (projection.knots, projection.weight) if p is not None]
         weight = parameters[0] if len(parameters) == 1 else parameters[0] + parameters[1]  # the basis sums to 1
-        scale, mean = torch.ones_like(weight[..., 0]), weight.new_zeros(projection.coordinates)
+        scale, mean = torch.ones_like(weight[..., 0]), weight.new_zeros(projection.responses)
         self.degree, self.bounded, self.slope = spec.spline_degree, spec.standardize, spec.slope
+        self.closed = spec.closed
         if spec.standardize:
             scale = torch.rsqrt(projection.running_var + projection.eps) / projection.bound
             mean, self.slope = projection.running_mean, spec.slope * projection.bound
@@ -231,7 +261,7 @@ class FoldedProjection(Proposer):
     def forget_parent(self) -> None:
         """Keep the middle of the decision spline, in full precision."""
         if self.hierarchical:
-            weight = middle(self.weight, self.degree)
+            weight = middle(self.weight, self.degree, closed=self.closed)
             if parametrize.is_parametrized(self, "weight"):
                 # not remove_parametrizations, which changes a class that copies of this network share
                 self.__class__ = FoldedProjection
@@ -243,10 +273,40 @@ class FoldedProjection(Proposer):
         weight = self.weight
         responses = F.linear(features.flatten(1), weight.flatten(0, -2))
         if weight.dim() == 3:
-            responses = mix_scores(responses.unflatten(1, weight.shape[:2]), parent, self.degree)
+            scores = responses.unflatten(1, weight.shape[:2])
+            responses = mix_scores(scores, parent, self.degree, closed=self.closed)
         responses = responses + self.shift
-        position = torch.sigmoid(self.slope * (bounded(responses, 1.0) if self.bounded else responses))
+        if self.closed:
+            position = direction(responses)
+        else:
+            position = torch.sigmoid(self.slope * (bounded(responses, 1.0) if self.bounded else responses))
         return Proposal(position, position if local else None)
+
+
+class External(Proposer):
+    """No projection: positions come from whoever calls the network.
+
+    ``conditions`` are the names under which they do; several share out the dimensions of a surface.
+    """
+
+    hierarchical = False
+    features = 0
+
+    def __init__(self, coordinates: int) -> None:
+        super().__init__()
+        self.coordinates = coordinates
+        self.conditions: tuple[str, ...] = (UNNAMED,)
+
+    def forget_parent(self) -> None:
+        """There was none."""
+
+    def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
+        """The positions that were given: (N, C), None -> (N, C)."""
+        return Proposal(features, features.detach() if local else None)
+
+    def extra_repr(self) -> str:
+        """Shown in the repr of a network."""
+        return f"from outside: {', '.join(self.conditions)}"
 
 
 class _WeightOnly(torch.autograd.Function):

@@ -96,6 +96,7 @@ class MutualInformation(nn.Module):
                     ruin features, and need not even spread positions (docs/regularizer.md)
 
     ``sn.trace`` gives positions with both gradients. A plain dict of tensors is used as it is, with exact gradients.
+    Positions that were given from outside are left alone.
     """
 
     def __init__(
@@ -147,8 +148,11 @@ class MutualInformation(nn.Module):
         """The loss and what it is made of, for logging."""
         utilization, specialization = (_weigh(w, progress) for w in (self.utilization, self.specialization))
         exact = self.exact_gradient or not isinstance(positions, Positions)
-        if isinstance(positions, Positions) and not self.full_gradient:
-            positions = positions.local
+        if isinstance(positions, Positions):
+            if positions and len(positions.given) == len(positions):
+                nothing = next(iter(positions.values())).new_zeros(0)
+                return Information(nothing.sum(), (), nothing, nothing)
+            positions = positions.inferred() if self.full_gradient else positions.inferred().local
         position, sizes = join(positions)
         with torch.autocast(position.device.type, enabled=False):
             per_spline = self._entropies(position, labels, exact)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 EXAMPLE = "D(5)-C-R3"
 KINDS = {"D": "dynamic", "H": "hierarchical"}
-PROJECTIONS = {"C": "conv", "D": "dot"}
+PROJECTIONS = {"C": "conv", "D": "dot", "X": "external"}
 
 # Options that may follow the notation, as they are spelled in a string: spelling -> (field, type).
 OPTIONS = {
@@ -17,7 +17,7 @@ OPTIONS = {
     "variance": ("variance", float),
     "dims": ("dims", int),
 }
-FLAGS = {"raw": ("standardize", False), "independent": ("centered", False)}
+FLAGS = {"raw": ("standardize", False), "independent": ("centered", False), "closed": ("closed", True)}
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ class SplineSpec:
     kind           "dynamic" (D): the position depends on the features;
                    "hierarchical" (H): the decision parameters also lie on a spline, indexed by the parent's position
     knots          K, control points per spline
-    projection     "conv" (C): a 1x1 convolution and global averaging; "dot" (D): a dot product with all features
+    projection     "conv" (C): a 1x1 convolution and global averaging; "dot" (D): a dot product with all features;
+                   "external" (X): none, the position comes from whoever calls the network, see ``sn.condition``
     rank           "R4": one spline for the whole filter bank; "R3": one per filter; "G8": eight groups of filters.
-                   A linear layer always has one spline: its knots are whole matrices, as in the paper
+                   A linear layer always has one spline, its knots are whole matrices, as in the paper; so has a layer
+                   whose position comes from outside, as all its filters are told the same
     degree         of the B-spline; None means min(2, knots - 1)
     diffusion      in [0, 1], how far a position may move from its parent (1: anywhere), or ``Tree(b)`` / "tree(b)"
     sigmoid_slope  None means 1.7 for standardised projections (positions then start out nearly uniform, because
@@ -53,6 +55,7 @@ class SplineSpec:
     standardize    projections have mean 0 and variance 1 and are bounded, so that positions neither saturate nor die;
                    False ("raw" in a string) is the paper's form
     centered       knots are offsets from one shared weight; False ("independent" in a string) is the paper's form
+    closed         curves are closed: positions 0 and 1 are one place, as for angles, hues and hours
     """
 
     kind: str = "dynamic"
@@ -66,6 +69,7 @@ class SplineSpec:
     dims: int = 1
     standardize: bool = True
     centered: bool = True
+    closed: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS.values():
@@ -88,11 +92,21 @@ class SplineSpec:
             raise ValueError(f"variance must be 0 or more, got {self.variance}")
         if self.dims < 1:
             raise ValueError(f"dims must be 1 or more, got {self.dims}")
+        decided = self.hierarchical or self.diffusion != 1 or self.sigmoid_slope is not None or not self.standardize
+        if self.external and decided:
+            raise ValueError(
+                "X takes positions from outside, so nothing decides on them: no H, diffusion, slope or raw"
+            )
 
     @property
     def hierarchical(self) -> bool:
         """Whether decision parameters lie on a spline of their own."""
         return self.kind == "hierarchical"
+
+    @property
+    def external(self) -> bool:
+        """Whether positions come from whoever calls the network."""
+        return self.projection == "external"
 
     @property
     def spline_degree(self) -> int:
@@ -108,6 +122,8 @@ class SplineSpec:
 
     def splines(self, filters: int) -> int:
         """S, the number of splines of a convolution with this many filters."""
+        if self.external:
+            return 1
         count = {"R4": 1, "R3": filters}.get(self.rank) or int(self.rank[1:])
         if filters % count:
             raise ValueError(f"{self.rank} asks for {count} splines, which do not divide {filters} filters")
@@ -149,7 +165,7 @@ class SplineSpec:
         if kind not in KINDS:
             raise _wrong(text, f"M is {kind!r}, choose D (dynamic) or H (hierarchical)")
         if projection not in PROJECTIONS:
-            raise _wrong(text, f"T is {projection!r}, choose C (convolution) or D (dot product)")
+            raise _wrong(text, f"T is {projection!r}, choose C (convolution), D (dot product) or X (external)")
         values: dict[str, object] = {}
         for word in words:
             name, value = _parse_option(text, word)

@@ -95,13 +95,24 @@ class Positions(dict[str, Tensor]):
     """{layer name: positions (N, S)}, and (N, S, dims) on surfaces. A layer called again is listed as "name#2".
 
     ``local`` holds the same numbers with a gradient for the projections alone: features and parents are detached.
+    ``given`` names the layers whose positions came from outside: there is nothing to judge or to regularise.
     """
 
     local: dict[str, Tensor]
+    given: frozenset[str]
 
-    def __init__(self, positions: dict[str, Tensor], local: dict[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, positions: dict[str, Tensor], local: dict[str, Tensor] | None = None, given: Iterable[str] = ()
+    ) -> None:
         super().__init__(positions)
-        self.local = dict(positions if local is None else local)
+        self.local, self.given = dict(positions if local is None else local), frozenset(given)
+
+    def inferred(self) -> Positions:
+        """Those that the network itself chose."""
+        if not self.given:
+            return self
+        own, local = ({n: p for n, p in part.items() if n not in self.given} for part in (self, self.local))
+        return Positions(own, local)
 
 
 def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
@@ -113,6 +124,7 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
     positions: dict[str, Tensor] = {}
     local: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
+    given = []
     for layer, position, local_position in visits:
         name = names[layer]
         calls[name] = calls.get(name, 0) + 1
@@ -120,7 +132,9 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
         shape = layer.position_shape
         positions[key] = position.unflatten(1, shape)
         local[key] = local_position.unflatten(1, shape)
-    return output, Positions(positions, local)
+        if layer.external:
+            given.append(key)
+    return output, Positions(positions, local, given)
 
 
 def levels_of(net: nn.Module) -> dict[str, Level]:

@@ -52,6 +52,7 @@ measured: dict[Case, tuple[str, ...]] = {}  # the order that was found for a cas
 
 def compute(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...)."""
+    curves = curves.opened()
     names = choose(x, position, curves, operation, bias)
     for name, following in pairwise(names):
         try:

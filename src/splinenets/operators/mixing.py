@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..basis import bspline_basis, compact_basis
+from ..basis import bspline_basis, compact_basis, open_knots
 
 
 class Curves(NamedTuple):
@@ -18,6 +18,7 @@ class Curves(NamedTuple):
     splines: int
     dims: int
     degree: int
+    closed: bool = False  # positions 0 and 1 are one place
 
     @property
     def knots_per_dim(self) -> int:
@@ -27,6 +28,13 @@ class Curves(NamedTuple):
     def control_points(self) -> Tensor:
         """The knots with their base: one small sum instead of one for every sample, because the basis sums to 1."""
         return self.knots if self.base is None else self.knots + self.base.flatten(1)
+
+    def opened(self) -> Curves:
+        """The same curves, none of them closed: what all strategies compute with."""
+        if not self.closed:
+            return self
+        each = [open_knots(knots, self.degree) for knots in self.knots.unflatten(0, (self.dims, -1))]
+        return self._replace(knots=torch.cat(each) if self.dims > 1 else each[0], closed=False)
 
 
 def dense_basis(position: Tensor, curves: Curves) -> Tensor:
@@ -42,6 +50,7 @@ def dense_basis(position: Tensor, curves: Curves) -> Tensor:
 
 def mix_weights(position: Tensor, curves: Curves) -> Tensor:
     """Weights per sample from all knots: (N, S * dims) -> (N, filters, fan_in)."""
+    curves = curves.opened()
     knots, splines = curves.control_points(), curves.splines
     basis = dense_basis(position, curves).to(knots.dtype)
     if splines == 1:
@@ -54,7 +63,7 @@ def mix_weights(position: Tensor, curves: Curves) -> Tensor:
 
 def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
     """Weights of one sample from the degree + 1 knots it touches: (S * dims,) -> (filters, fan_in)."""
-    knots, base, splines, dims, _ = curves
+    knots, base, splines, dims, *_ = curves
     values, first = compact_basis(position, curves.knots_per_dim, curves.degree)
     # the knots of dimension i start at row i * K; a row holds the shares of all splines
     start = torch.arange(dims, device=position.device) * curves.knots_per_dim

@@ -1,0 +1,198 @@
+"""Positions from outside: a network that is told something about its input, and moves along its curves by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from .layers import SplineLayer
+from .path import Path
+from .projection import UNNAMED, External
+from .tracing import join, levels_of
+
+Given: TypeAlias = Tensor | float
+Bound: TypeAlias = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that a network is told: its range, and the layers that listen to it.
+
+    low, high  what lies at positions 0 and 1; a tuple has a value for each dimension of a surface
+    layers     a pattern of layer names
+    """
+
+    low: Bound = 0.0
+    high: Bound = 1.0
+    layers: str = "*"
+
+
+class Conditioned(nn.Module):
+    """A network called as ``net(images, condition)``; see ``condition``."""
+
+    def __init__(self, net: nn.Module, conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> None:
+        super().__init__()
+        self.net, self.conditions, self.sizes = net, dict(conditions), dict(sizes)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The inputs of the network, then the condition: values (N,) or (N, dims), a number for all samples, or a dict.
+
+        Conditions may also be given by their names: ``net(images, angle=angles)``.
+        """
+        inputs, given = self.sort(inputs, named)
+        samples = next((x.shape[0] for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.dim()), 1)
+        positions = {name: self.place(name, value, samples) for name, value in given.items()}
+        with told(self.path(), positions):
+            return self.net(*inputs, **named)
+
+    def sort(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Given]]:
+        """Tell inputs from conditions, which leave ``named``."""
+        given = {name: named.pop(name) for name in self.conditions if name in named}
+        if not given and len(inputs) + len(named) > 1:
+            *rest, last = inputs
+            inputs, given = (
+                tuple(rest),
+                dict(last) if isinstance(last, Mapping) else {next(iter(self.conditions)): last},
+            )
+        if wrong := [name for name in given if name not in self.conditions]:
+            raise ValueError(f"unknown condition {wrong[0]!r}, choose from {', '.join(self.conditions)}")
+        if missing := [name for name in self.conditions if name not in given]:
+            raise ValueError(f"the condition {missing[0]!r} is missing: call the network as {self.usage()}")
+        return inputs, given
+
+    def usage(self) -> str:
+        """How to call this network."""
+        names = list(self.conditions)
+        return f"net(images, {names[0]})" if len(names) == 1 else f"net(images, {', '.join(f'{n}=...' for n in names)})"
+
+    def place(self, name: str, value: Given, samples: int) -> Tensor:
+        """Values of a condition as positions: (N,), (N, dims) or one for all -> (N, dims) in [0, 1]."""
+        like, size = next(self.levels()).like(), self.sizes[name]
+        numbers = torch.promote_types(like.dtype, torch.float32)
+        try:
+            values = torch.as_tensor(value).to(like.device, numbers)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"the condition {name!r} is a tensor or a number, got {type(value).__name__}") from None
+        values = values.expand(samples, size) if values.dim() == 0 else values
+        values = values.unsqueeze(1) if values.dim() == 1 and size == 1 else values
+        if values.dim() != 2 or values.shape[1] != size or values.shape[0] != samples:
+            wanted = f"({samples},)" if size == 1 else f"({samples}, {size})"
+            raise ValueError(f"the condition {name!r} has shape {wanted} for this batch, got {tuple(values.shape)}")
+        low, high = (values.new_tensor(bound) for bound in (self.conditions[name].low, self.conditions[name].high))
+        if not torch.compiler.is_compiling():
+            self.check(name, values, low, high)
+        return (values - low) / (high - low)
+
+    def check(self, name: str, values: Tensor, low: Tensor, high: Tensor) -> None:
+        """Raise for values outside the range; what is not a number may be anywhere, and spoils its own sample alone."""
+        inside = (values >= torch.minimum(low, high)) & (values <= torch.maximum(low, high)) | values.isnan()
+        if not bool(inside.all()):
+            bounds = self.conditions[name]
+            raise ValueError(
+                f"the condition {name!r} lies between {_shown(bounds.low)} and {_shown(bounds.high)}, "
+                f"got {values[~inside][0].item():g}"
+            )
+
+    def levels(self) -> Iterator[SplineLayer]:
+        """The layers that listen."""
+        return (m for m in self.net.modules() if isinstance(m, SplineLayer) and m.spec.external)
+
+    def path(self) -> Path:
+        """What hands conditions to the layers."""
+        return next(self.levels()).path
+
+    def extra_repr(self) -> str:
+        """Shown in the repr of a network."""
+        bounds = (f"{name} from {_shown(c.low)} to {_shown(c.high)}" for name, c in self.conditions.items())
+        return "told: " + ", ".join(bounds)
+
+
+def condition(
+    net: nn.Module, low: Bound = 0.0, high: Bound = 1.0, *, name: str = UNNAMED, **conditions: Condition
+) -> Conditioned:
+    """A network that is called as ``net(images, condition)``: its X layers stand where the condition says.
+
+    low, high   the values at positions 0 and 1, for example 0 and 360 for an angle
+    name        what the condition is called in messages and exported files
+    conditions  several of them by name instead, each for a pattern of layers:
+                ``sn.condition(net, angle=sn.Condition(0, 360, layers="conv*"), noise=sn.Condition(layers="fc*"))``;
+                where two fit a layer whose spec has dims=2, they are the two directions of its surface
+
+    The network itself is part of the new one, and shares its parameters with it.
+    """
+    wanted = conditions or {name: Condition(low, high)}
+    for each in wanted.items():
+        _check_bounds(*each)
+    layers = {n: m for n, m in levels_of(net).items() if isinstance(m, SplineLayer) and m.spec.external}
+    if not layers:
+        raise ValueError(
+            f"{type(net).__name__} has no layer with X in its spec, such as D(7)-X-R4, to be told anything"
+        )
+    sizes: dict[str, int] = {}
+    for layer_name, layer in layers.items():
+        _listen(layer_name, layer, wanted, sizes)
+    if unheard := [name for name in wanted if name not in sizes]:
+        raise ValueError(f"no X layer listens to {unheard[0]!r}: its pattern fits none of {', '.join(layers)}")
+    for each_name, size in sizes.items():
+        _check_size(each_name, wanted[each_name], size)
+    levels = list(levels_of(net).values())
+    if len({id(level.path) for level in levels}) > 1:
+        join(net, levels)
+    return Conditioned(net, wanted, sizes)
+
+
+def _listen(layer_name: str, layer: SplineLayer, conditions: Mapping[str, Condition], sizes: dict[str, int]) -> None:
+    """Tell a layer the names of its conditions, and note how many numbers each of them is."""
+    names = tuple(name for name, c in conditions.items() if fnmatchcase(layer_name, c.layers))
+    if not names:
+        raise ValueError(f"no condition fits the layer {layer_name!r}, which takes its position from outside")
+    if len(names) not in (1, layer.dims):
+        positions = "one position" if layer.dims == 1 else f"{layer.dims} positions (dims={layer.dims})"
+        raise ValueError(f"the layer {layer_name!r} has {positions}, and {' and '.join(names)} fit it: use patterns")
+    size = layer.dims // len(names)
+    for name in names:
+        if sizes.setdefault(name, size) != size:
+            raise ValueError(f"the condition {name!r} has {sizes[name]} numbers for one layer and {size} for another")
+    assert isinstance(layer.projection, External)
+    layer.projection.conditions = names
+
+
+def _check_bounds(name: str, bounds: Condition) -> None:
+    if not name.isidentifier():
+        raise ValueError(f"a condition's name is a word, as variables have it, got {name!r}")
+    if not isinstance(bounds, Condition):
+        raise ValueError(f"the condition {name!r} is an sn.Condition(low, high), got {type(bounds).__name__}")
+    low, high = torch.tensor(bounds.low, dtype=torch.float64), torch.tensor(bounds.high, dtype=torch.float64)
+    if low.dim() > 1 or low.shape != high.shape or not bool(((high - low).isfinite() & (high != low)).all()):
+        raise ValueError(
+            f"the condition {name!r} needs two finite ends that differ, got {bounds.low} and {bounds.high}"
+        )
+
+
+def _check_size(name: str, bounds: Condition, size: int) -> None:
+    if isinstance(bounds.low, tuple) and len(bounds.low) != size:
+        raise ValueError(f"the condition {name!r} is {size} numbers to its layers, got a range for {len(bounds.low)}")
+
+
+def _shown(bound: Bound) -> str:
+    return f"{bound:g}" if not isinstance(bound, tuple) else "(" + ", ".join(f"{b:g}" for b in bound) + ")"
+
+
+@contextmanager
+def told(path: Path, positions: dict[str, Tensor]) -> Iterator[None]:
+    """Give positions to the layers of a path inside a with block."""
+    states = [path.state] if torch.compiler.is_compiling() else [path.of_thread, path.traced]
+    before = [state.given for state in states]
+    try:
+        for state in states:
+            state.given = positions
+        yield
+    finally:
+        for state, outer in zip(states, before, strict=True):
+            state.given = outer
