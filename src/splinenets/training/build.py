@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..conversion import convert
+from ..conversion import convert, copy_network
 from ..data import Augmentation, Dataset, Split, augmentation, load, statistics
 from ..layers import SplineLayer
-from ..models import lenet, resnet
+from ..models import Air, build
 from ..regularizer import MutualInformation
 from .recipe import Recipe
 
+WHITENED = 2_000  # images whose patches an Air whitens
 EXAMPLES = 100  # images that show a converted network its sizes and first statistics
 DTYPES = {"float64": torch.float64}
 
@@ -68,16 +69,15 @@ def build_network(recipe: Recipe, task: Task) -> nn.Module:
     With ``variance`` in the spec, splines start as in the paper instead.
     """
     channels, height, width = task.data.train.images.shape[1:]
+    if recipe.network == "lenet" and height != width:
+        raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+    options = {"dropout": recipe.dropout} if recipe.network == "lenet" else {}
     torch.manual_seed(recipe.seed)
-    twin: nn.Module
-    if recipe.network == "lenet":
-        if height != width:
-            raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
-        classes = len(task.data.classes)
-        twin = lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
-    else:
-        twin = resnet(recipe.depth, in_channels=channels, classes=len(task.data.classes))
+    classes = len(task.data.classes)
+    twin = build(recipe.network_name, in_channels=channels, image_size=height, classes=classes, **options)
     twin = twin.to(task.dtype)
+    if isinstance(twin, Air):
+        twin.whiten(task.example(WHITENED))
     if recipe.spec is None:
         return twin
     try:
@@ -105,21 +105,6 @@ def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
     )
 
 
-def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
-    """SGD with momentum; weight decay only for weights and knots. A group has its "share" of the learning rate.
-
-    Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
-    and decay would make every row an average. Knots that are offsets from a shared weight learn at their own rate.
-    """
-    names = {name for name, _ in net.named_parameters()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in net.named_parameters():
-        decay = 0.0 if parameter.dim() < 2 or ".matching." in name else recipe.weight_decay
-        offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in names
-        share = recipe.knots_rate if offsets else 1.0
-        groups.setdefault((decay, share), []).append(parameter)
-    return torch.optim.SGD(
-        [{"params": some, "weight_decay": decay, "share": share} for (decay, share), some in groups.items()],
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-    )
+def build_average(recipe: Recipe, net: nn.Module) -> nn.Module | None:
+    """The network that follows the one that learns, where a recipe has one."""
+    return copy_network(net).eval().requires_grad_(False) if recipe.average else None
