@@ -11,6 +11,7 @@ from ..conversion import convert, copy_network
 from ..data import Augmentation, Dataset, Split, augmentation, load, statistics
 from ..layers import SplineLayer
 from ..models import Air, build
+from ..projection import Projection
 from ..regularizer import MutualInformation
 from .recipe import Recipe
 
@@ -84,10 +85,11 @@ def build_network(recipe: Recipe, task: Task) -> nn.Module:
         net = convert(twin, recipe.spec, example=task.example(), skip=recipe.plain, spread=recipe.spread)
     except ValueError as error:
         raise ValueError(f"model {recipe.model!r} on {recipe.network}: {error}") from None
-    if recipe.spec.variance is not None:
-        for layer in net.modules():
-            if isinstance(layer, SplineLayer):
-                layer.reset_knots(recipe.spread)
+    for layer in net.modules():
+        if isinstance(layer, SplineLayer) and recipe.spec.variance is not None:
+            layer.reset_knots(recipe.spread)
+        if isinstance(layer, SplineLayer | Projection):
+            layer.balanced = recipe.knots_share is None
     return net
 
 
