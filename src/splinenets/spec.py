@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 
+from .basis import check_knots
+
 EXAMPLE = "D(5)-C-R3"
 KINDS = {"D": "dynamic", "H": "hierarchical"}
 PROJECTIONS = {"C": "conv", "D": "dot", "X": "external"}
@@ -80,10 +82,7 @@ class SplineSpec:
             raise ValueError(f"unknown rank {self.rank!r}, choose R3, R4 or G<number of splines> such as G8")
         if isinstance(self.diffusion, str):
             object.__setattr__(self, "diffusion", _parse_diffusion(self.diffusion))
-        if self.degree is not None and self.degree < 0:
-            raise ValueError(f"degree must be 0 or more, got {self.degree}")
-        if self.knots < 1 or self.knots <= self.spline_degree:
-            raise ValueError(f"knots must exceed degree, got knots={self.knots}, degree={self.spline_degree}")
+        check_knots(self.knots, self.spline_degree, closed=self.closed)
         if not isinstance(self.diffusion, Tree) and not 0 <= float(self.diffusion) <= 1:
             raise ValueError(f"diffusion must lie in [0, 1] or be tree(b), got {self.diffusion}")
         if self.sigmoid_slope is not None and not 0 < self.sigmoid_slope < float("inf"):
