@@ -31,17 +31,18 @@ SPEC = "D(5)-X-R4"
 TOLD, CHANNEL, BLIND, ONE = "told, its curves", "told, a channel", "blind", "one network a level"
 
 
-class Denoiser(nn.Sequential):
+class Denoiser(nn.Module):
     """Four 3x3 convolutions that say what is noise."""
 
     def __init__(self, width: int = WIDTH, channels: int = 1) -> None:
         sizes = (channels, width, width, width, 1)
         layers = [nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes)]
-        super().__init__(*(part for layer in layers[:-1] for part in (layer, nn.ReLU())), layers[-1])
+        super().__init__()
+        self.noise = nn.Sequential(*(part for layer in layers[:-1] for part in (layer, nn.ReLU())), layers[-1])
 
     def forward(self, noisy: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, 1, H, W), the first channel without its noise."""
-        return noisy[:, :1] - super().forward(noisy)
+        return noisy[:, :1] - self.noise(noisy)
 
 
 class ToldByChannel(nn.Module):
