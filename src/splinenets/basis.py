@@ -7,11 +7,13 @@ from math import comb, factorial
 import torch
 from torch import Tensor
 
+from .spec import LIMITS
+
 
 def check_knots(knots: int, degree: int) -> None:
     """Raise unless a spline with this many knots can have this degree."""
-    if degree < 0:
-        raise ValueError(f"degree must be 0 or more, got {degree}")
+    if not 0 <= degree <= LIMITS["degree"].most:
+        LIMITS["degree"].check("degree", degree)
     if knots <= degree:
         raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
 
