@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import prod
 from typing import Any, TypeAlias
 
@@ -16,6 +17,15 @@ from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
+
+
+def check_memory(size: int, what: str) -> None:
+    """Raise if this machine has no room for so many bytes, before they are asked for."""
+    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
+    if size > pages * page > 0:
+        raise ValueError(
+            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
+        )
 
 
 class SplineLayer(Level):
@@ -36,6 +46,8 @@ class SplineLayer(Level):
         """Add knots and projection to a torch layer; its weight becomes their base."""
         splines, features = self.shape_of(spec, input_size)
         weight = self.weight
+        if weight.is_cpu:
+            check_memory(spec.dims * spec.knots * weight.nbytes, f"the knots of {spec}")
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))

@@ -196,6 +196,8 @@ class Path:
         state = self.state
         if state.steered is not None and layer in state.steered:
             chosen = state.steered[layer].to(position)
+            if chosen.shape[0] not in (1, position.shape[0]):
+                raise ValueError(f"steered for {chosen.shape[0]} samples, and a layer's batch has {position.shape[0]}")
             position = torch.where(chosen.isnan(), position, chosen)
             local = position.detach()
         run = self.current(layer)

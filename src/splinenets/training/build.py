@@ -13,7 +13,7 @@ from ..conversion import convert
 from ..data import Augmentation, Dataset, Split, augmentation, load, seeded, statistics
 from ..data.augment import check_images
 from ..data.changes import Change, changed
-from ..layers import SplineLayer
+from ..layers import SplineLayer, check_memory
 from ..models import lenet, resnet
 from ..regularizer import MutualInformation
 from .recipe import VALUE, Recipe
@@ -113,18 +113,13 @@ def build_network(recipe: Recipe, task: Task) -> nn.Module:
 
     With ``variance`` in the spec, splines start as in the paper instead.
     """
-    channels, height, width = task.data.train.images.shape[1:]
-    if recipe.told == "channels" and task.change:
-        channels += told_channels(task.change)
+    with torch.device("meta"):
+        sketch = build_twin(recipe, task)
+    copies = 1 if recipe.spec is None else 1 + recipe.spec.knots * recipe.spec.dims
+    size = sum(p.numel() for p in sketch.parameters()) * task.dtype.itemsize
+    check_memory(3 * copies * size, f"{recipe.network} with {recipe.model}, its gradients and their momentum")
     torch.manual_seed(recipe.seed)
-    twin: nn.Module
-    if recipe.network == "lenet":
-        if height != width:
-            raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
-        classes = len(task.data.classes)
-        twin = lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
-    else:
-        twin = resnet(recipe.depth, in_channels=channels, classes=len(task.data.classes))
+    twin = build_twin(recipe, task)
     if recipe.spec is None:
         return _told(recipe, task, twin).to(task.dtype)
     twin = twin.to(task.dtype)
@@ -146,6 +141,19 @@ def _told(recipe: Recipe, task: Task, net: nn.Module) -> nn.Module:
     if recipe.told == "curves":
         return condition(net, task.change.low, task.change.high, name=task.change.name)
     return (ToldByChannels if recipe.told == "channels" else ToldByScales)(net, task.change)
+
+
+def build_twin(recipe: Recipe, task: Task) -> nn.Module:
+    """The plain network of a recipe."""
+    channels, height, width = task.data.train.images.shape[1:]
+    if recipe.told == "channels" and task.change:
+        channels += told_channels(task.change)
+    classes = len(task.data.classes)
+    if recipe.network == "resnet":
+        return resnet(recipe.depth, in_channels=channels, classes=classes)
+    if height != width:
+        raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+    return lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
 
 
 def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:

@@ -50,7 +50,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
-    "bins": (2, 10_000),
+    "bins": (2, 1000),
     "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
@@ -302,6 +302,8 @@ def read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a recipe: its values are nested too deeply") from None
 
 
 # Values of fields: from text by type, from TOML with their types checked, and near misses named
