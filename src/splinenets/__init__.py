@@ -17,6 +17,7 @@ from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .operators import strategy
 from .regularizer import MutualInformation
+from .saving import load, save
 from .shipped import pretrained
 from .spec import SplineSpec, Tree
 from .tracing import Positions, connect, steer, trace
@@ -50,9 +51,11 @@ __all__ = [
     "export",
     "fold_batchnorm",
     "health",
+    "load",
     "load_export",
     "models",
     "pretrained",
+    "save",
     "spline_conv1d",
     "spline_conv2d",
     "spline_conv3d",
