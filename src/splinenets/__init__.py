@@ -68,7 +68,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for a module
 
     def __getattr__(name: str) -> ModuleType:
-        """``splinenets.training`` needs Accelerate, so it is imported when it is first asked for."""
-        if name == "training":
-            return import_module(".training", __name__)
+        """``training`` needs Accelerate and ``hub`` huggingface_hub: each is imported when it is first asked for."""
+        if name in ("hub", "training"):
+            return import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

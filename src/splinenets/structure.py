@@ -98,10 +98,9 @@ def rebuild(net: nn.Module, record: Record) -> nn.Module:
     """Give a network, plain or not, the structure of the one that was described; its weights may be anything then."""
     for name in sorted(record["conditions"], key=len):
         net = _put(net, name, _rebuild_conditions(_find(net, name), record["conditions"][name]))
-    kinds: dict[nn.Module, type[nn.Module]] = {
-        module: parametrize.type_before_parametrizations(module) for module in _splines(net)
-    }
+    kinds: dict[nn.Module, type[nn.Module]] = {}
     for module in _splines(net):
+        kinds[module] = parametrize.type_before_parametrizations(module)
         module.become_plain(module.knots.new_empty(module.filters, *module.weight_shape))
     remove_path(net)
     for name in record["folded"]:
