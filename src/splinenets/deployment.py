@@ -11,18 +11,14 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from .conditions import Conditioned, Given
-from .conversion import SPLINES, copy_network
+from .conversion import copy_network
 from .layers import SplineLayer
 from .path import Level
 from .projection import External, FoldedProjection, Projection
+from .storage import STORAGES, store
+from .structure import BATCH_NORMS, SPLINES, mark
 from .tracing import remove_path, run_example
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-# what a spline layer has and torch's own layer has not
-SPLINES_OWN = (
-    *("knots", "projection", "matching", "path", "begins"),
-    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
-)
 Net = TypeVar("Net", bound=nn.Module)
 Pair = tuple[str, str]
 
@@ -148,50 +144,6 @@ def _fold(net: nn.Module, layer_name: str, norm_name: str) -> None:
     setattr(net.get_submodule(parent), child, nn.Identity())
 
 
-# Knots in fewer bytes: 16 bits, or 8 bits and a scale for each filter of each knot
-
-
-class Storage(nn.Module):
-    """A parametrisation: what is stored, and how to have the numbers again."""
-
-    def forward(self, *stored: Tensor) -> Tensor:
-        """Numbers again, float32."""
-        raise NotImplementedError
-
-    def right_inverse(self, values: Tensor) -> tuple[Tensor, ...]:
-        """What to store."""
-        raise NotImplementedError
-
-
-class BFloat16(Storage):
-    """The upper half of a float32."""
-
-    def forward(self, *stored: Tensor) -> Tensor:
-        """(...,), bf16 -> (...,), float32."""
-        return stored[0].to(torch.promote_types(stored[0].dtype, torch.float32))
-
-    def right_inverse(self, values: Tensor) -> tuple[Tensor, ...]:
-        """(...,) -> (...,), bf16."""
-        return (values.bfloat16(),)
-
-
-class Int8(Storage):
-    """Whole numbers from -127 to 127, and what one of them is worth in each row."""
-
-    def forward(self, *stored: Tensor) -> Tensor:
-        """(..., M), int8, and (..., 1) -> (..., M), float32."""
-        codes, scale = stored
-        return codes.float() * scale
-
-    def right_inverse(self, values: Tensor) -> tuple[Tensor, ...]:
-        """(..., M) -> (..., M), int8, and (..., 1)."""
-        scale = values.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny * 128) / 127
-        return (values / scale).round().to(torch.int8), scale
-
-
-STORAGES: dict[str, type[Storage] | None] = {"float32": None, "bf16": BFloat16, "int8": Int8}
-
-
 @torch.no_grad()
 def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     """A copy for inference: batch norms, the knots' base and the projections' standardisation are folded.
@@ -211,25 +163,10 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
             key = (id(layer.knots), id(layer.base))
             layer.stand_alone(folded.setdefault(key, nn.Parameter(layer.curves.opened().control_points())))
         if (kind := STORAGES[knots]) is not None:
-            _store(layer, "knots", kind)
+            store(layer, "knots", kind)
             if isinstance(layer.projection, FoldedProjection):
-                _store(layer.projection, "weight", kind)
+                store(layer.projection, "weight", kind)
     return net.requires_grad_(False)
-
-
-def stored(module: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-    """A parameter in the form in which it is kept: numbers (..., M), and their scale (..., 1) where they have one."""
-    if not parametrize.is_parametrized(module, name):
-        return module.get_parameter(name), None
-    kept: Any = module.get_submodule(f"parametrizations.{name}")
-    numbers, *scale = (getattr(kept, f"original{i}") for i in range(kept.ntensors))
-    return numbers, scale[0] if scale else None
-
-
-def _store(module: nn.Module, name: str, kind: type[Storage]) -> None:
-    getattr(module, name).requires_grad_(False)
-    if not parametrize.is_parametrized(module, name):
-        parametrize.register_parametrization(module, name, kind(), unsafe=True)
 
 
 @overload
@@ -260,6 +197,7 @@ def collapse(net: nn.Module, at: Given | Mapping[str, Any] = 0.5, tolerance: flo
         _flatten(layers[name], position)
     if len(chosen) == len(layers):
         remove_path(net)
+    mark(net)
     return net.net if isinstance(net, Conditioned) else net
 
 
@@ -295,9 +233,4 @@ def _position(layer: SplineLayer, name: str, at: Given | Mapping[str, Tensor], t
 
 @torch.no_grad()
 def _flatten(layer: SplineLayer, position: Tensor) -> None:
-    weight = layer.weights_at(position).squeeze(0).clone()
-    stored_apart = parametrize.is_parametrized(layer, "knots")
-    layer.__class__ = layer.torch_layer  # type: ignore[assignment]
-    for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
-        delattr(layer, name)
-    layer.weight = nn.Parameter(weight)
+    layer.become_plain(layer.weights_at(position).squeeze(0).clone())

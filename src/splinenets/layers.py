@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .functional import Size
 from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
@@ -17,6 +18,11 @@ from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
 
 
 def check_memory(size: int, what: str) -> None:
@@ -41,6 +47,7 @@ class SplineLayer(Level):
     bias: Tensor | None
     projection: Proposer
     channel_dim: int
+    input_size: tuple[int, ...] | None
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
@@ -63,6 +70,15 @@ class SplineLayer(Level):
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
         self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
+
+    def become_plain(self, weight: Tensor) -> None:
+        """Turn into torch's own layer with this weight."""
+        stored_apart = parametrize.is_parametrized(self, "knots")
+        self.__class__ = self.torch_layer  # type: ignore[assignment]
+        for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+            delattr(self, name)
+        self.weight = nn.Parameter(weight)
+        self._parameters["bias"] = self._parameters.pop("bias")  # behind the weight, as optimizers count
 
     @property
     def base(self) -> Tensor | None:

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from onnxscript import ir, opset18
 from torch import Tensor, nn
 
-from ..deployment import stored
 from ..layers import SplineLayer
 from ..operators import Convolution
+from ..storage import stored
 from .capture import LAYER, LOGITS, PLACE, Capture, Inputs, Obstacles, capture, folded_projection, matching
 from .formats import KEY, Exported
 
