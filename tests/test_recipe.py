@@ -56,7 +56,7 @@ def test_model_overrules_spline_options():
         (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
-        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet"),
+        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
         (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
         (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
         (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),

@@ -16,8 +16,9 @@ from tests.helpers.runs import recipe, tiny_task, train
 from splinenets.data import load
 from splinenets.layers import SplineLayer
 from splinenets.training import Watcher
-from splinenets.training.build import build_network, build_optimizer, choose_images
+from splinenets.training.build import build_network, choose_images
 from splinenets.training.evaluation import first_bad_layer
+from splinenets.training.optimizer import build_optimizer
 from splinenets.training.ranks import resolve_precision
 
 SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
