@@ -147,7 +147,7 @@ def test_first_bad_layer_is_named():
     task = tiny_task(chosen)
     net, images = build_network(chosen, task), task.example(5)
     assert first_bad_layer(net, images) == "the loss"
-    assert first_bad_layer(net, images * torch.nan) == "the images"
+    assert first_bad_layer(net, (images[0] * torch.nan,)) == "the images"
     with torch.no_grad():
         net.conv2.weight[0, 0, 0, 0] = torch.inf
     assert first_bad_layer(net, images) == "the weights of layer 'conv2'"

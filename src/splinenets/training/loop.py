@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from ..data import Batches, flip, mirrored, seeded
 from ..health_check import histogram
 from ..tracing import Positions, trace
-from .build import Task, build_regularizer
+from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
 from .journal import Journal
@@ -38,9 +39,9 @@ REMEMBERED = 5  # epochs whose positions are compared with today's
 
 
 class Batch(NamedTuple):
-    """Images (n, C, H, W) as the network wants them, labels (n,), and where images are blended, the others' labels."""
+    """What the network is called with, labels (n,), and where images are blended, the others' labels."""
 
-    images: Tensor
+    inputs: Inputs
     labels: Tensor
     others: Tensor | None = None
     share: float = 0.0  # of the others
@@ -75,8 +76,8 @@ class Loop:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
-        self.images, self.labels = (t.to(self.device) for t in (task.data.train.images, task.data.train.labels))
-        self.batches = Batches(samples=len(self.labels), batch=recipe.batch, seed=recipe.seed)
+        self.data = task.data.train.part(slice(None), self.device)
+        self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
         self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
@@ -100,7 +101,7 @@ class Loop:
             ended = state.step % len(self.batches) == 0
             saves = ended or stopped or (recipe.checkpoint_every and state.step % recipe.checkpoint_every == 0)
             if saves and not all(bool(p.isfinite().all()) for p in state.net.parameters()):
-                self.diverge("weights are not finite", state.step, batch.images)  # what is saved is good
+                self.diverge("weights are not finite", state.step, batch.inputs)  # what is saved is good
             if ended:
                 self.end_epoch(time.perf_counter() - began)
                 began = time.perf_counter()
@@ -113,33 +114,33 @@ class Loop:
         """The rank's share of a step."""
         epoch, at = divmod(step, len(self.batches))
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
-        images, when = self.images[chosen], (self.recipe.seed, epoch, at, self.rank)
+        part, when = self.data.part(chosen), (self.recipe.seed, epoch, at, self.rank)
         if self.task.augment.alternates:
-            turned = mirrored(len(self.labels), self.recipe.seed, epoch)
-            images = flip(images, turned.to(self.device)[chosen])
-        made = Batch(self.task.train(images, seeded("augment", *when)), self.labels[chosen])
+            turned = mirrored(len(self.data.labels), self.recipe.seed, epoch)
+            part = replace(part, images=flip(part.images, turned.to(self.device)[chosen]))
+        made = Batch(self.task.train(part, seeded("augment", *when)), part.labels)
         return blend(made, self.recipe.mixup, seeded("mixup", *when)) if self.recipe.mixup else made
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Positions]:
         """Logits, and positions where somebody wants them."""
         if self.regularizer is None:
-            return self.net(images), Positions({})
-        return trace(self.net, images)
+            return self.net(*inputs), Positions({})
+        return trace(self.net, *inputs)
 
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
-        state, images, labels = self.state, batch.images, batch.labels
+        state, inputs, labels = self.state, batch.inputs, batch.labels
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(images)
+        logits, positions = self.forward(inputs)
         cross_entropy = summed_entropy(logits, batch, self.recipe.label_smoothing)
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
         summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
-            self.diverge(f"the loss is {summed / samples}", state.step + 1, images)
+            self.diverge(f"the loss is {summed / samples}", state.step + 1, inputs)
         loss = cross_entropy * (self.world / samples)
         information = 0.0
         if self.regularizer is not None:
@@ -205,9 +206,9 @@ class Loop:
         if self.draw is not None:
             self.journal.trackers.images(self.draw(state.outcome, self.task, positions, line), state.step)
 
-    def diverge(self, what: str, step: int, images: Tensor) -> NoReturn:
+    def diverge(self, what: str, step: int, inputs: Inputs) -> NoReturn:
         """Say which layer went bad first, and where the last good weights are."""
-        culprit = first_bad_layer(self.state.net, images)
+        culprit = first_bad_layer(self.state.net, inputs)
         epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
@@ -219,7 +220,8 @@ def blend(batch: Batch, most: float, generator: torch.Generator) -> Batch:
     """Mixup: every image with some of another, the same share for all of them."""
     share = most * float(torch.rand((), generator=generator))
     order = torch.randperm(len(batch.labels), generator=generator).to(batch.labels.device)
-    return Batch(torch.lerp(batch.images, batch.images[order], share), batch.labels, batch.labels[order], share)
+    (images,) = batch.inputs
+    return Batch((torch.lerp(images, images[order], share),), batch.labels, batch.labels[order], share)
 
 
 def summed_entropy(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..data.augment import augmentation
+from ..data.changes import CHANGES, Change
 from ..data.dataset import KNOWN
 from ..data.store import FOLDER_PREFIX
 from ..spec import SplineSpec
@@ -29,6 +30,8 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT_SCHEDULE = "fast"
 STATIC = "static"
 BALANCED = "balanced"
+VALUE = "value"  # the condition that the data have a column of
+TOLD = ("nobody", "curves", "channels", "scales")
 NETWORKS = ("lenet", "resnet", "air")
 ANNEALS = ("one-cycle", "steps", "triangular")
 OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
@@ -52,7 +55,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "clip": (0, 1e6),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
-    "bins": (2, 10_000),
+    "bins": (2, 1000),
     "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
@@ -75,6 +78,11 @@ class Recipe:
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
     augment           none, crop-flip, shift-flip or affine-elastic
+    condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
+                      data have a number for each image; nothing if there is no such thing
+    between           the lowest and the highest number; empty: as the condition has them, or as the data have them
+    told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
+                      with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
     network           lenet, resnet or air
     width             filters in LeNet's first convolution
     depth             layers of a ResNet, 6n + 2
@@ -118,6 +126,9 @@ class Recipe:
     images: int = 0
     held_out: int = 0
     augment: str = "none"
+    condition: str = ""
+    between: tuple[float, ...] = ()
+    told: str = "nobody"
     network: str = "lenet"
     width: int = 32
     depth: int = 32
@@ -166,10 +177,11 @@ class Recipe:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
-        for name, choices in (
-            *(("network", NETWORKS), ("anneal", ANNEALS)),
-            *(("optimizer", OPTIMIZERS), ("precision", PRECISIONS)),
-        ):
+        choices_of = {
+            **{"network": NETWORKS, "anneal": ANNEALS, "optimizer": OPTIMIZERS},
+            **{"precision": PRECISIONS, "told": TOLD},
+        }
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         if self.network == "resnet" and (self.depth - 2) % 6:
@@ -188,6 +200,32 @@ class Recipe:
             self.spec  # noqa: B018
         except ValueError as error:
             raise ValueError(f"model: {error}, or {STATIC!r}") from None
+        self._check_condition()
+
+    def _check_condition(self) -> None:
+        if self.condition not in ("", VALUE, *CHANGES):
+            raise ValueError(f"unknown condition {self.condition!r}, choose from {', '.join([*CHANGES, VALUE])}")
+        if len(self.between) not in (0, 2) or (self.between and not self.between[0] < self.between[1] < math.inf):
+            raise ValueError(f"between must be two numbers, the lower one first, got {self.between}")
+        self.change  # noqa: B018
+        external = self.spec is not None and self.spec.external
+        if external != (self.told == "curves"):
+            raise ValueError(
+                f"told={self.told!r} does not go with model={self.model!r}: curves are told in models with X, "
+                f"such as D(7)-X-R4, and only there"
+            )
+        if self.told != "nobody" and not self.condition:
+            raise ValueError(f"told={self.told!r} needs a condition, one of {', '.join([*CHANGES, VALUE])}")
+        if self.told != "nobody" and self.mixup:
+            raise ValueError(f"told={self.told!r} does not go with mixup={self.mixup}: a blend has no value of its own")
+        if self.told in ("channels", "scales") and self.model != STATIC:
+            raise ValueError(f"told={self.told!r} is for static networks, got model={self.model!r}")
+
+    @property
+    def change(self) -> Change | None:
+        """What happens to images, by a number drawn for each; None if nothing does."""
+        change = CHANGES.get(self.condition)
+        return change.within(*self.between) if change and self.between else change
 
     @property
     def spec(self) -> SplineSpec | None:
@@ -213,7 +251,7 @@ class Recipe:
     @property
     def regularized(self) -> bool:
         """Whether the mutual-information regulariser has anything to do."""
-        return self.model != STATIC and self.utilization + self.specialization > 0
+        return self.model != STATIC and self.told != "curves" and self.utilization + self.specialization > 0
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, as JSON and TOML know them."""
@@ -319,6 +357,8 @@ def read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a recipe: its values are nested too deeply") from None
 
 
 # Values of fields: from text by type, from TOML with their types checked, and near misses named
