@@ -15,6 +15,7 @@ from ..data.augment import check_images
 from ..data.changes import Change, changed
 from ..layers import SplineLayer, check_memory
 from ..models import Air, build
+from ..projection import Projection
 from ..regularizer import MutualInformation
 from .recipe import VALUE, Recipe
 from .told import ToldByChannels, ToldByScales, told_channels
@@ -130,10 +131,11 @@ def build_network(recipe: Recipe, task: Task) -> nn.Module:
         net = convert(twin, recipe.spec, example=task.example()[:1], skip=recipe.plain, spread=recipe.spread)
     except ValueError as error:
         raise ValueError(f"model {recipe.model!r} on {recipe.network}: {error}") from None
-    if recipe.spec.variance is not None:
-        for layer in net.modules():
-            if isinstance(layer, SplineLayer):
-                layer.reset_knots(recipe.spread)
+    for layer in net.modules():
+        if isinstance(layer, SplineLayer) and recipe.spec.variance is not None:
+            layer.reset_knots(recipe.spread)
+        if isinstance(layer, SplineLayer | Projection):
+            layer.balanced = recipe.knots_share is None
     return _told(recipe, task, net)
 
 

@@ -6,6 +6,7 @@ Recipes are TOML files: those that ship with the package, and a user's own.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -30,6 +31,7 @@ DEFAULT_SCHEDULE = "fast"
 STATIC = "static"
 VALUE = "value"  # the condition that the data have a column of
 TOLD = ("nobody", "curves", "channels", "scales")
+BALANCED = "balanced"
 NETWORKS = ("lenet", "resnet", "air")
 ANNEALS = ("one-cycle", "steps", "triangular")
 OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
@@ -51,7 +53,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "average": (0, 0.999999),
     "weight_decay": (0, 10),
     "clip": (0, 1e6),
-    "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
     "bins": (2, 1000),
@@ -99,7 +100,8 @@ class Recipe:
     momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
-    knots_rate        the learning rate of knots around a shared weight, as a share of the others'
+    knots             balanced: they learn at the rate of everything else (see ``operators/balance.py``); at 0.1: as
+                      before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
     label_smoothing   share of the loss that asks for all classes alike
@@ -141,7 +143,7 @@ class Recipe:
     anneal: str = "one-cycle"
     optimizer: str = "sgd"
     learning_rate: float = 0.1
-    knots_rate: float = 1.0
+    knots: str = BALANCED
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 0.0
@@ -167,6 +169,10 @@ class Recipe:
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must lie between {low:,} and {high:,}, got {getattr(self, name)}")
+        if self.knots != BALANCED and self.knots_share is None:
+            raise ValueError(
+                f"knots must be {BALANCED!r} or 'at' a share of the rate, such as 'at 0.1', got {self.knots!r}"
+            )
         if not 1 < self.bin_slope < math.inf:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
@@ -231,6 +237,12 @@ class Recipe:
         return SplineSpec.parse(" ".join([self.model, *more]))
 
     @property
+    def knots_share(self) -> float | None:
+        """The share of the learning rate that knots with plain gradients get; None where they are balanced."""
+        match = re.fullmatch(r"at (\d+(?:\.\d*)?(?:e-?\d+)?)", self.knots)
+        return float(match[1]) if match else None
+
+    @property
     def network_name(self) -> str:
         """The plain network by name, such as "resnet32"."""
         sizes = {"lenet": self.width, "resnet": self.depth, "air": "-".join(map(str, self.widths))}
@@ -257,9 +269,14 @@ class Recipe:
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
+    @classmethod
+    def stored(cls, values: Mapping[str, object], where: str) -> Recipe:
+        """Read what a run or a result keeps; those of before version 0.2 had knots with plain gradients."""
+        return cls.from_dict(renamed({"knots_rate": 1.0, **values}), where)
+
     def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
-        before = Recipe.from_dict(earlier, where).as_dict()
+        before = Recipe.stored(earlier, where).as_dict()
         return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
 
 
@@ -275,6 +292,13 @@ def check_key(key: str, where: str) -> None:
     known = list(recipe_types())
     if key not in known:
         raise ValueError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+
+
+def renamed(values: Mapping[str, object]) -> dict[str, object]:
+    """Fields in today's words: before version 0.2 there was a ``knots_rate``."""
+    values = dict(values)
+    rate = values.pop("knots_rate", None)
+    return values if rate is None else {"knots": f"at {str(rate).removesuffix('.0')}", **values}
 
 
 # Recipes by name
@@ -294,10 +318,11 @@ def load_recipe(
     such as "epochs=3", and come last; ``settings`` that are None are left alone.
     """
     path = find_recipe(name)
-    values = read_toml(path)
+    values = renamed(read_toml(path))
     schedules = values.pop("schedule", {})
     if not isinstance(schedules, Mapping) or not all(isinstance(table, Mapping) for table in schedules.values()):
         raise ValueError(f"{path}: schedule must hold tables such as [schedule.{DEFAULT_SCHEDULE}]")
+    schedules = {chosen: renamed(table) for chosen, table in schedules.items()}
     for chosen, table in schedules.items():
         for key in table:
             check_key(key, f"{path}, schedule {chosen!r}")

@@ -114,7 +114,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if which not in CHOICES:
         raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
     run = Run(Path(folder))
-    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    recipe = Recipe.stored(run.read()["recipe"], str(run.description))
     notes: list[str] = []
     found = checkpoint.read_last(run.checkpoints, notes.append)
     if found is None:
