@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
     "tables", "files", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
-    "layers", "tracing", "conditions", "calibration", "conversion", "deployment", "costs", "histograms", "regularizer", "health_check",
+    "layers", "tracing", "conditions", "calibration", "conversion", "folding", "deployment", "costs", "histograms", "regularizer", "health_check",
     "models", "data", "shipped", "exporting", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 

@@ -10,7 +10,8 @@ from .calibration import calibrate
 from .conditions import Condition, Conditioned, condition
 from .conversion import Conversion, convert
 from .costs import Cost, cost
-from .deployment import collapse, deploy, fold_batchnorm
+from .deployment import collapse, deploy
+from .folding import fold_batchnorm
 from .exporting import export, load_export
 from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
 from .health_check import health
