@@ -9,9 +9,10 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.runs import count_calls, die_after, files, fork, outcome, recipe, train
 from tests.helpers.trouble import Trouble
@@ -24,7 +25,8 @@ from splinenets.training import Stopped, Watcher
 TITLE = "faults"
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 REMOVALS = ("os.remove", "os.rmdir")
-SLOW = ("onnx export", "pt2 export", "report", "figures")
+SAVES = ("checkpoint", "run.json", "download", "data set", "kernels")
+EXPORTS = ("native export", "pt2 export", "onnx export", "report", "figures")  # which take seconds
 
 
 def prepare(shared: Path) -> None:
@@ -48,14 +50,16 @@ def count_operations(shared: Path, name: str) -> int:
     return trouble.met
 
 
-def counted(trial: Trial) -> dict[str, int]:
+def counted(trial: Trial) -> dict[str, Any]:
     """What ``prepare`` counted."""
     return json.loads((trial.shared / "counts.json").read_text())
 
 
-def operation(trial: Trial, name: str) -> int:
-    """The operation at which a trial of this job goes wrong: all of them in turn."""
-    return trial.number % json.loads((trial.shared / "counts.json").read_text())["operations"][name] + 1
+def chosen(trial: Trial, names: Sequence[str]) -> tuple[str, jobs.Job, int]:
+    """The job of a trial, and the operation at which it goes wrong: all of them in turn."""
+    turn, place = divmod(trial.number, len(names))
+    name = names[place]
+    return name, JOBS[name], turn % counted(trial)["operations"][name] + 1
 
 
 def die() -> None:
@@ -66,9 +70,9 @@ def die() -> None:
 # Jobs that are broken off
 
 
-def killed(name: str, trial: Trial) -> None:
+def killed(names: Sequence[str], trial: Trial) -> None:
     """Killed at an operation: old or new; done again, it succeeds and leaves nothing else behind."""
-    job, at = JOBS[name], operation(trial, name)
+    _, job, at = chosen(trial, names)
     job.before(trial.folder)
 
     def work() -> None:
@@ -88,9 +92,9 @@ def settles(job: jobs.Job, trial: Trial) -> None:
     assert left == job.left, f"left behind: {sorted(left ^ job.left)}"
 
 
-def hindered(name: str, trial: Trial) -> None:
+def hindered(names: Sequence[str], trial: Trial) -> None:
     """An error of the disk at an operation: one sentence that names the place, old or new, and no litter."""
-    job, at, number = JOBS[name], operation(trial, name), trial.dice.choice(ERRORS)
+    (_, job, at), number = chosen(trial, names), trial.dice.choice(ERRORS)
     job.before(trial.folder)
 
     def fail() -> None:
@@ -104,9 +108,9 @@ def hindered(name: str, trial: Trial) -> None:
     settles(job, trial)
 
 
-def terminated(name: str, trial: Trial) -> None:
+def terminated(names: Sequence[str], trial: Trial) -> None:
     """SIGTERM at a random moment of a job."""
-    job = JOBS[name]
+    _, job, _ = chosen(trial, names)
     job.before(trial.folder)
     moment = trial.dice.uniform(0, 1.0)
     child = fork(lambda: job.work(trial.folder, trial.shared))
@@ -116,9 +120,9 @@ def terminated(name: str, trial: Trial) -> None:
     settles(job, trial)
 
 
-def crowded(name: str, trial: Trial) -> None:
+def crowded(names: Sequence[str], trial: Trial) -> None:
     """Three processes do the same job at the same time: each succeeds or says why not, and the result is whole."""
-    job = JOBS[name]
+    _, job, _ = chosen(trial, names)
     job.before(trial.folder)
 
     def work() -> None:
@@ -130,9 +134,9 @@ def crowded(name: str, trial: Trial) -> None:
     settles(job, trial)
 
 
-def filled(name: str, trial: Trial) -> None:
+def filled(names: Sequence[str], trial: Trial) -> None:
     """No file may grow beyond a few bytes, as on a disk that is full: one sentence, old or new."""
-    job, most = JOBS[name], trial.dice.choice((0, 10, 100, 1000, 10_000))
+    (name, job, _), most = chosen(trial, names), trial.dice.choice((0, 10, 100, 1000, 10_000))
     job.before(trial.folder)
 
     def work() -> None:
@@ -271,26 +275,26 @@ def stop_at(step: int, run: Path) -> None:
         os._exit(stopped.exit_code)
 
 
-def of_each(title: str, run: Callable[[str, Trial], None], trials: int, slow: int) -> dict[str, Kind]:
-    """A kind of trial for each job; jobs that take seconds have fewer."""
+def of_both(title: str, run: Callable[[Sequence[str], Trial], None], saves: int, exports: int) -> dict[str, Kind]:
+    """Trials with jobs that are quick, and with jobs that take seconds."""
     return {
-        f"{title}: {name}": Kind(run=partial(run, name), trials=slow if name in SLOW else trials, seconds=180)
-        for name in JOBS
+        f"{title}: saves and downloads": Kind(run=partial(run, SAVES), trials=saves),
+        f"{title}: exports and reports": Kind(run=partial(run, EXPORTS), trials=exports, seconds=240),
     }
 
 
 KINDS = {
-    "killed at a random moment: training": Kind(run=training_killed, trials=100, seconds=120),
-    "killed at a random time: training": Kind(run=partial(training_signalled, signal.SIGKILL), trials=50, seconds=180),
-    "SIGTERM at a random time: training": Kind(run=partial(training_signalled, signal.SIGTERM), trials=50, seconds=180),
-    "killed at an operation: training": Kind(run=training_at_operations, trials=100, seconds=120),
-    "disk error: training": Kind(run=training_hindered, trials=100, seconds=120),
-    "two writers: training": Kind(run=training_twice, trials=20, seconds=180),
-    "vanished folder: training": Kind(run=training_vanished, trials=20, seconds=120),
-    "clock set back: training": Kind(run=training_in_the_past, trials=10, seconds=180),
-    **of_each("killed at every operation", killed, 30, 15),
-    **of_each("disk error at every operation", hindered, 30, 15),
-    **of_each("file size limit", filled, 10, 5),
-    **of_each("three writers", crowded, 10, 5),
-    **of_each("SIGTERM", terminated, 10, 5),
+    "killed at a random call: training": Kind(run=training_killed, trials=100, seconds=180),
+    "killed at a random time: training": Kind(run=partial(training_signalled, signal.SIGKILL), trials=50, seconds=240),
+    "SIGTERM at a random time: training": Kind(run=partial(training_signalled, signal.SIGTERM), trials=50, seconds=240),
+    "killed at an operation: training": Kind(run=training_at_operations, trials=100, seconds=180),
+    "disk error: training": Kind(run=training_hindered, trials=100, seconds=180),
+    "two writers: training": Kind(run=training_twice, trials=20, seconds=240),
+    "vanished folder: training": Kind(run=training_vanished, trials=20, seconds=180),
+    "clock set back: training": Kind(run=training_in_the_past, trials=10, seconds=240),
+    **of_both("killed at every operation", killed, 150, 60),
+    **of_both("disk error at every operation", hindered, 150, 60),
+    **of_both("full disk", filled, 50, 25),
+    **of_both("three writers", crowded, 50, 25),
+    **of_both("SIGTERM", terminated, 50, 25),
 }

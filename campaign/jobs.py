@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import matplotlib.figure  # noqa: F401 (what jobs import late is imported here, not in each child)
+import onnxruntime  # noqa: F401
+import onnxscript  # noqa: F401
 import torch
+import torch._dynamo
 from tests.helpers import loopback, runs, subjects, tiny
 from torch import nn
 
@@ -19,6 +23,7 @@ from splinenets.analysis.gallery import write_figures
 from splinenets.analysis.report import write_report
 from splinenets.data import store
 from splinenets.data.download import Patience, download
+from splinenets.exporting import native, onnx_file, pt2_file  # noqa: F401
 from splinenets.files import read_sealed, write_sealed
 from splinenets.kernels import build
 from splinenets.training import checkpoint

