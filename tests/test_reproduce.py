@@ -185,8 +185,8 @@ def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
     lines = table(experiment, collect("mnist", tmp_path, "standard")).splitlines()
     assert len(lines) == 2 + len(experiment.rows)
     assert len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| LeNet-32, original | 99.52 | 99.10 ± 0.14 |  | 2 | 1 |")
-    assert lines[3].startswith("| H(2)-D-R3, original | 99.61 | 99.45 ± 0.07 | +0.35 ± 0.21 (+0.50, +0.20) | 2 | 1 |")
+    assert lines[2].startswith("| LeNet-32, original | 99.52 | 99.10 ± 0.10 |  | 2 | 1 |")
+    assert lines[3].startswith("| H(2)-D-R3, original | 99.61 | 99.45 ± 0.05 | +0.35 ± 0.15 (+0.50, +0.20) | 2 | 1 |")
     assert lines[4].startswith("| LeNet-32, augmented | 99.60 | not run yet |  |")
 
 

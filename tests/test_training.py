@@ -16,8 +16,9 @@ from tests.helpers.runs import recipe, tiny_task, train
 from splinenets.data import load
 from splinenets.layers import SplineLayer
 from splinenets.training import Watcher
-from splinenets.training.build import build_network, build_optimizer, choose_images
+from splinenets.training.build import build_network, choose_images
 from splinenets.training.evaluation import first_bad_layer
+from splinenets.training.optimizer import build_optimizer
 from splinenets.training.ranks import resolve_precision
 
 SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
@@ -155,7 +156,7 @@ def test_first_bad_layer_is_named():
     task = tiny_task(chosen)
     net, images = build_network(chosen, task), task.example(5)
     assert first_bad_layer(net, images) == "the loss"
-    assert first_bad_layer(net, images * torch.nan) == "the images"
+    assert first_bad_layer(net, (images[0] * torch.nan,)) == "the images"
     with torch.no_grad():
         net.conv2.weight[0, 0, 0, 0] = torch.inf
     assert first_bad_layer(net, images) == "the weights of layer 'conv2'"

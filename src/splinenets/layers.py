@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from math import prod
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .functional import Size
 from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
@@ -16,6 +18,20 @@ from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
+
+
+def check_memory(size: int, what: str) -> None:
+    """Raise if this machine has no room for so many bytes, before they are asked for."""
+    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
+    if size > pages * page > 0:
+        raise ValueError(
+            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
+        )
 
 
 class SplineLayer(Level):
@@ -31,11 +47,14 @@ class SplineLayer(Level):
     bias: Tensor | None
     projection: Proposer
     channel_dim: int
+    input_size: tuple[int, ...] | None
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
         splines, features = self.shape_of(spec, input_size)
         weight = self.weight
+        if weight.is_cpu:
+            check_memory(spec.dims * spec.knots * weight.nbytes, f"the knots of {spec}")
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
@@ -51,6 +70,15 @@ class SplineLayer(Level):
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
         self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
+
+    def become_plain(self, weight: Tensor) -> None:
+        """Turn into torch's own layer with this weight."""
+        stored_apart = parametrize.is_parametrized(self, "knots")
+        self.__class__ = self.torch_layer  # type: ignore[assignment]
+        for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+            delattr(self, name)
+        self.weight = nn.Parameter(weight)
+        self._parameters["bias"] = self._parameters.pop("bias")  # behind the weight, as optimizers count
 
     @property
     def base(self) -> Tensor | None:

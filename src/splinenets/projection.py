@@ -174,7 +174,7 @@ class Projection(Proposer):
     def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
         learning = self.training and self.spec.standardize
-        if not learning and not self.spec.closed and kernel_decides(features, decision := self.decision()):
+        if not learning and not self.spec.closed and kernel_decides(features, parent, decision := self.decision()):
             position = decide(features.flatten(1), parent, decision)
             return Proposal(position, position if local else None)
         features, parameters = in_one_order(

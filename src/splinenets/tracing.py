@@ -145,8 +145,12 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
 
 def levels_of(net: nn.Module) -> dict[str, Level]:
     """The spline layers of a network by name, the same names whether it or a part of it is compiled or not."""
-    levels = {name: m for name, m in net.named_modules() if isinstance(m, Level)}
-    return {".".join(part for part in name.split(".") if part != "_orig_mod"): m for name, m in levels.items()}
+    return {plain_name(name): m for name, m in net.named_modules() if isinstance(m, Level)}
+
+
+def plain_name(name: str) -> str:
+    """A name in a network as it was before torch.compile wrapped the network or a part of it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def uncompiled(net: Net) -> Net:

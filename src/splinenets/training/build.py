@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from ..conditions import condition
-from ..conversion import convert
+from ..conversion import convert, copy_network
 from ..data import Augmentation, Dataset, Split, augmentation, load, seeded, statistics
 from ..data.augment import check_images
 from ..data.changes import Change, changed
-from ..layers import SplineLayer
-from ..models import lenet, resnet
+from ..layers import SplineLayer, check_memory
+from ..models import Air, build
 from ..regularizer import MutualInformation
 from .recipe import VALUE, Recipe
 from .told import ToldByChannels, ToldByScales, told_channels
 
+WHITENED = 2_000  # images whose patches an Air whitens
 EXAMPLES = 100  # images that show a converted network its sizes and first statistics
 DTYPES = {"float64": torch.float64}
 Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) where a network is told them
@@ -113,18 +114,15 @@ def build_network(recipe: Recipe, task: Task) -> nn.Module:
 
     With ``variance`` in the spec, splines start as in the paper instead.
     """
-    channels, height, width = task.data.train.images.shape[1:]
-    if recipe.told == "channels" and task.change:
-        channels += told_channels(task.change)
+    with torch.device("meta"):
+        sketch = build_twin(recipe, task)
+    copies = 1 if recipe.spec is None else 1 + recipe.spec.knots * recipe.spec.dims
+    size = sum(p.numel() for p in sketch.parameters()) * task.dtype.itemsize
+    check_memory(3 * copies * size, f"{recipe.network} with {recipe.model}, its gradients and their momentum")
     torch.manual_seed(recipe.seed)
-    twin: nn.Module
-    if recipe.network == "lenet":
-        if height != width:
-            raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
-        classes = len(task.data.classes)
-        twin = lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
-    else:
-        twin = resnet(recipe.depth, in_channels=channels, classes=len(task.data.classes))
+    twin = build_twin(recipe, task)
+    if isinstance(twin, Air):
+        twin.whiten(task.example(WHITENED)[0])
     if recipe.spec is None:
         return _told(recipe, task, twin).to(task.dtype)
     twin = twin.to(task.dtype)
@@ -148,6 +146,18 @@ def _told(recipe: Recipe, task: Task, net: nn.Module) -> nn.Module:
     return (ToldByChannels if recipe.told == "channels" else ToldByScales)(net, task.change)
 
 
+def build_twin(recipe: Recipe, task: Task) -> nn.Module:
+    """The plain network of a recipe."""
+    channels, height, width = task.data.train.images.shape[1:]
+    if recipe.network == "lenet" and height != width:
+        raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+    if recipe.told == "channels" and task.change:
+        channels += told_channels(task.change)
+    options = {"dropout": recipe.dropout} if recipe.network == "lenet" else {}
+    classes = len(task.data.classes)
+    return build(recipe.network_name, in_channels=channels, image_size=height, classes=classes, **options)
+
+
 def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
     """The mutual-information regulariser, where there are splines for it."""
     if not recipe.regularized:
@@ -162,21 +172,6 @@ def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
     )
 
 
-def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
-    """SGD with momentum; weight decay only for weights and knots. A group has its "share" of the learning rate.
-
-    Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
-    and decay would make every row an average. Knots that are offsets from a shared weight learn at their own rate.
-    """
-    names = {name for name, _ in net.named_parameters()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in net.named_parameters():
-        decay = 0.0 if parameter.dim() < 2 or ".matching." in name else recipe.weight_decay
-        offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in names
-        share = recipe.knots_rate if offsets else 1.0
-        groups.setdefault((decay, share), []).append(parameter)
-    return torch.optim.SGD(
-        [{"params": some, "weight_decay": decay, "share": share} for (decay, share), some in groups.items()],
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-    )
+def build_average(recipe: Recipe, net: nn.Module) -> nn.Module | None:
+    """The network that follows the one that learns, where a recipe has one."""
+    return copy_network(net).eval().requires_grad_(False) if recipe.average else None

@@ -30,8 +30,9 @@ DEFAULT_SCHEDULE = "fast"
 STATIC = "static"
 VALUE = "value"  # the condition that the data have a column of
 TOLD = ("nobody", "curves", "channels", "scales")
-NETWORKS = ("lenet", "resnet")
-ANNEALS = ("one-cycle", "steps")
+NETWORKS = ("lenet", "resnet", "air")
+ANNEALS = ("one-cycle", "steps", "triangular")
+OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
@@ -45,12 +46,15 @@ RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, 100_000),
     "learning_rate": (0, 1000),
     "momentum": (0, 0.9999),
+    "label_smoothing": (0, 0.99),
+    "mixup": (0, 0.5),
+    "average": (0, 0.999999),
     "weight_decay": (0, 10),
     "clip": (0, 1e6),
     "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
-    "bins": (2, 10_000),
+    "bins": (2, 1000),
     "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
@@ -72,15 +76,16 @@ class Recipe:
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
-    augment           none, crop-flip or affine-elastic
+    augment           none, crop-flip, shift-flip or affine-elastic
     condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
                       data have a number for each image; nothing if there is no such thing
     between           the lowest and the highest number; empty: as the condition has them, or as the data have them
     told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
                       with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
-    network           lenet or resnet
+    network           lenet, resnet or air
     width             filters in LeNet's first convolution
     depth             layers of a ResNet, 6n + 2
+    widths            filters in each of the three groups of an Air
     dropout           LeNet's
     model             a spec such as D(5)-D-R3, or static for the plain twin
     spline_options    what a spec has beyond its notation, unless ``model`` says otherwise, such as diffusion=0.875
@@ -88,12 +93,19 @@ class Recipe:
     spread            how far knots start from the twin's weight, in its standard deviations
     batch             samples a step, over all ranks
     anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
-                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``
+                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``;
+                      triangular: it goes up in a line and down in a line
+    optimizer         sgd, nesterov, adamw or muon: Muon for weights and knots, AdamW for the rest, at one rate
+    momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
     knots_rate        the learning rate of knots around a shared weight, as a share of the others'
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
+    label_smoothing   share of the loss that asks for all classes alike
+    mixup             each image is blended with another of its batch by a share between 0 and this, drawn for the batch
+    average           the network that is tested and kept has a running average of the weights, of which each step
+                      keeps this share; 0: the weights themselves
     utilization       w_u of the regulariser; with both weights 0 there is none
     specialization    w_s
     bins, bin_slope   of its histograms
@@ -118,6 +130,7 @@ class Recipe:
     network: str = "lenet"
     width: int = 32
     depth: int = 32
+    widths: tuple[int, ...] = (64, 128, 128)
     dropout: float = 0.5
     model: str = "D(5)-D-R3"
     spline_options: str = ""
@@ -126,11 +139,15 @@ class Recipe:
     batch: int = 250
     epochs: int = 10
     anneal: str = "one-cycle"
+    optimizer: str = "sgd"
     learning_rate: float = 0.1
     knots_rate: float = 1.0
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 0.0
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    average: float = 0.0
     warmup: float = 0.3
     drops: tuple[float, ...] = (0.5, 0.75)
     drop_factor: float = 0.1
@@ -154,12 +171,17 @@ class Recipe:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
-        choices_of = {"network": NETWORKS, "anneal": ANNEALS, "precision": PRECISIONS, "told": TOLD}
+        choices_of = {
+            **{"network": NETWORKS, "anneal": ANNEALS, "optimizer": OPTIMIZERS},
+            **{"precision": PRECISIONS, "told": TOLD},
+        }
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         if self.network == "resnet" and (self.depth - 2) % 6:
             raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
+        if len(self.widths) != 3 or not all(1 <= width <= 1024 for width in self.widths):
+            raise ValueError(f"widths must be 3 numbers between 1 and 1,024, such as 64,128,128, got {self.widths}")
         if self.data not in KNOWN and not self.data.startswith(FOLDER_PREFIX):
             raise ValueError(
                 f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))} or {FOLDER_PREFIX}PATH"
@@ -188,6 +210,8 @@ class Recipe:
             )
         if self.told != "nobody" and not self.condition:
             raise ValueError(f"told={self.told!r} needs a condition, one of {', '.join([*CHANGES, VALUE])}")
+        if self.told != "nobody" and self.mixup:
+            raise ValueError(f"told={self.told!r} does not go with mixup={self.mixup}: a blend has no value of its own")
         if self.told in ("channels", "scales") and self.model != STATIC:
             raise ValueError(f"told={self.told!r} is for static networks, got model={self.model!r}")
 
@@ -205,6 +229,12 @@ class Recipe:
         said = {word.partition("=")[0] for word in self.model.split()}
         more = [word for word in self.spline_options.split() if word.partition("=")[0] not in said]
         return SplineSpec.parse(" ".join([self.model, *more]))
+
+    @property
+    def network_name(self) -> str:
+        """The plain network by name, such as "resnet32"."""
+        sizes = {"lenet": self.width, "resnet": self.depth, "air": "-".join(map(str, self.widths))}
+        return f"{self.network}{sizes[self.network]}"
 
     @property
     def regularized(self) -> bool:
@@ -302,6 +332,8 @@ def read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a recipe: its values are nested too deeply") from None
 
 
 # Values of fields: from text by type, from TOML with their types checked, and near misses named

@@ -25,7 +25,7 @@ from .. import __version__
 from ..files import lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
-from .checkpoint import restore_weights
+from .checkpoint import restore_outcome
 from .ranks import ranks
 from .recipe import Recipe
 
@@ -127,7 +127,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
     net = build_network(recipe, task)
-    restore_weights(net, found)
+    restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 
 
