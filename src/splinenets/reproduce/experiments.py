@@ -44,7 +44,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A section of the paper. ``layers`` names those whose positions it is about; without any it is about accuracy."""
+    """A section of the paper, or, without ``paper``, one of ours.
+
+    ``layers`` names those whose positions it is about; without any it is about accuracy.
+    """
 
     title: str
     recipe: str
@@ -53,6 +56,7 @@ class Experiment:
     standard: Settings
     seeds: int = 1
     layers: tuple[str, ...] = ()
+    paper: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,10 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
 def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
     """A LeNet on turned images that is told the angle, beside the plain one that is told it best."""
     ways = {"nobody": "", "channels": ", told by channels", "scales": ", told by scales", "curves": ", told by a curve"}
-    model = {} if told == "curves" else {"model": STATIC}
+    model = "D(12)-X-R4 closed" if told == "curves" else STATIC
     return Row(
         name=f"LeNet-{width}{ways[told]}{name}",
-        settings={"width": width, "told": told, **model, **settings},
+        settings={"width": width, "told": told, "model": model, **settings},
         twin="" if told in ("nobody", "scales") else f"LeNet-{width}, told by scales",
     )
 
@@ -207,6 +211,7 @@ EXPERIMENTS = {
         quick=LENET_QUICK,
         standard={},
         seeds=5,
+        paper=False,
     ),
     "utilization": Experiment(
         title="Fashion-MNIST, utilization of positions",
@@ -243,6 +248,8 @@ def trials(name: str, scale: str, seeds: int | None = None, only: Sequence[str] 
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
     experiment = find(name)
+    if scale == "paper" and not experiment.paper:
+        raise ValueError(f"{name} is not in the paper, so it has no such scale: choose quick or standard")
     for pattern in only:
         if not any(fnmatchcase(row.name, pattern) for row in experiment.rows):
             raise ValueError(f"no row of {name} fits {pattern!r}{nearest(pattern, [r.name for r in experiment.rows])}")
