@@ -113,6 +113,14 @@ def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
     )
 
 
+def _untold(width: int, model: str) -> Row:
+    """A LeNet on turned images that nobody tells the angle."""
+    settings = {"width": width, "told": "nobody", "model": model}
+    if model == STATIC:
+        return Row(name=f"LeNet-{width}", settings=settings)
+    return Row(name=f"LeNet-{width} {model}", settings={**settings, "plain": ("conv1",)}, twin=f"LeNet-{width}")
+
+
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
 # knots with plain gradients, as in the paper; they need a slower rate in a deep network
 PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
@@ -197,7 +205,8 @@ EXPERIMENTS = {
         title="Fashion-MNIST turned by any angle",
         recipe="turned-lenet",
         rows=(
-            _told(4, "nobody"),
+            *(_untold(width, STATIC) for width in (4, 5, 6, 8)),
+            *(_untold(width, "D(5)-D-R3") for width in (4, 8)),
             _told(4, "channels"),
             _told(4, "scales"),
             _told(4, "curves"),
