@@ -39,7 +39,7 @@ def export(
         "classes": list(task.data.classes),
         "preparation": task.augment.preparation,
         "data": recipe.data,
-        "network": f"lenet{recipe.width}" if recipe.network == "lenet" else f"resnet{recipe.depth}",
+        "network": recipe.title,
         "model": recipe.model,
         "step": step,
     }

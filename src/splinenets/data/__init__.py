@@ -4,7 +4,7 @@ from .augment import Augmentation, augmentation, prepare, statistics
 from .batches import Batches, in_order, seeded
 from .dataset import Dataset, Split
 from .download import DownloadWatcher
-from .folders import load_folder
+from .folders import load_csv, load_folder
 from .sources import Status, get, status
 from .store import load
 
@@ -19,6 +19,7 @@ __all__ = [
     "get",
     "in_order",
     "load",
+    "load_csv",
     "load_folder",
     "prepare",
     "seeded",
