@@ -54,9 +54,9 @@ def polygon(label: int, random: Random) -> list[Points]:
 
 
 def notched(label: int, random: Random) -> list[Points]:
-    """A disc, whole or with a bite taken out of its edge."""
+    """A disc, whole or with a slice taken out of it."""
     angles = [2 * math.pi * step / 36 for step in range(37)]
-    radii = [0.55 if label and 14 <= step <= 19 else 1.0 for step in range(37)]
+    radii = [0.0 if label and 14 <= step <= 21 else 1.0 for step in range(37)]
     return [[(r * math.cos(a), r * math.sin(a)) for r, a in zip(radii, angles, strict=True)]]
 
 
@@ -128,7 +128,9 @@ def cut_out(lines: list[Points], size: tuple[int, int], random: Random) -> Image
     pixels = random.integers(0, 256, (size[1], size[0], 3)).astype(numpy.uint8)
     mask = Image.new("L", size, 0)
     draw(mask, placed(lines, size, random, math.pi), 255, filled=True)
-    image = Image.composite(Image.new("RGB", size, tint(random, bool(random.integers(0, 2)))), Image.fromarray(pixels), mask)
+    image = Image.composite(
+        Image.new("RGB", size, tint(random, bool(random.integers(0, 2)))), Image.fromarray(pixels), mask
+    )
     image.putalpha(mask)
     return image
 

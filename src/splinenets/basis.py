@@ -57,8 +57,8 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
     t = u - span
     matrix = torch.tensor(MATRICES.get(degree) or basis_matrix(degree), dtype=dtype, device=position.device)
     values = t.unsqueeze(-1) * 0 + matrix[degree]  # Horner's rule; not a matmul, which autocast would make imprecise
-    for coefficients in matrix[:degree].flip(0):
-        values = values * t.unsqueeze(-1) + coefficients
+    for power in reversed(range(degree)):
+        values = values * t.unsqueeze(-1) + matrix[power]
     # rounding may leave -1e-17 where a function ends
     return values.clamp(0, 1).to(position.dtype), span.long()
 

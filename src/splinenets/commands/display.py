@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import nn
 
-from ..training import Watcher
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the one that speaks; launchers number the others."""
-    return os.environ.get("RANK", "0") == "0"
+from ..costs import cost
+from ..layers import SplineLayer
+from ..tables import text_table
+from ..training import Recipe, Watcher
+from ..training.build import Task, build_twin
+from .train import is_first_rank
 
 
 class Display(Watcher):
@@ -35,6 +35,11 @@ class Display(Watcher):
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True)
         self.task: TaskID | None = None
         self.batch = 0
+
+    def built(self, recipe: Recipe, task: Task, net: nn.Module) -> None:
+        """What a SplineNet costs, beside its static twin."""
+        if recipe.spec is not None and is_first_rank():
+            self.note(price(recipe, task, net))
 
     def begin(self, step: int, steps: int, batch: int) -> None:
         """Show the bar."""
@@ -71,3 +76,21 @@ class Display(Watcher):
     def __exit__(self, *error: object) -> None:
         """Take the bar away."""
         self.bar.stop()
+
+
+def price(recipe: Recipe, task: Task, net: nn.Module) -> str:
+    """A table of parameters and multiply-accumulates before and after some layers became splines."""
+    splines = [name for name, module in net.named_modules() if isinstance(module, SplineLayer)]
+    before, after = (
+        cost(each, task.example(1)[: len(inputs)]) for each, inputs in ((build_twin(recipe, task), "x"), (net, "xx"))
+    )
+    body = [
+        (
+            name,
+            f"{getattr(before, key):,}",
+            f"{getattr(after, key):,}",
+            f"{getattr(after, key) / getattr(before, key):.2f}",
+        )
+        for name, key in (("parameters", "parameters"), ("  to train", "trained"), ("MACs for an image", "macs"))
+    ]
+    return f"{len(splines)} layers are splines\n{text_table(('', 'plain', recipe.model, 'times'), body)}"

@@ -167,7 +167,9 @@ def read_rows(path: Path) -> dict[int, dict[str, str]]:
     if len(set(names)) < 2 or len(set(names)) != len(head):
         raise ValueError(f"{path} must begin with a line that names its columns, such as file,label")
     if wrong := next((number for number, line in cells.items() if len(line) != len(names)), None):
-        raise ValueError(f"{path}, line {wrong}: wants {len(names)} cells ({', '.join(names)}), got {len(cells[wrong])}")
+        raise ValueError(
+            f"{path}, line {wrong}: wants {len(names)} cells ({', '.join(names)}), got {len(cells[wrong])}"
+        )
     return {number: dict(zip(names, line, strict=True)) for number, line in [*cells.items()][named:]}
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from ..data.dataset import KNOWN
 from ..data.folders import read_shape
@@ -26,7 +27,7 @@ NORMALISED = "at the full rate knots cost accuracy where there are batch norms"
 class Choice:
     """A value that nobody has set, and why it is that."""
 
-    value: object
+    value: Any
     reason: str
 
     @property
@@ -94,7 +95,7 @@ class Fitting:
         self.recipe, self.said = recipe, said
         self.choices: dict[str, Choice] = {}
 
-    def choose(self, key: str, value: object, reason: str) -> None:
+    def choose(self, key: str, value: Any, reason: str) -> None:
         """Set a field, unless somebody else has."""
         if key not in self.said:
             self.choices[key] = Choice(value, reason)

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from ..data import Batches, seeded
 from ..health_check import histogram
 from ..tracing import Positions, trace
-from .build import Task, build_regularizer
+from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
 from .journal import Journal
 from .ranks import total
 from .recipe import Recipe
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
+Batch: TypeAlias = tuple[Inputs, Tensor]
 # network, data, positions of the first test images and the epoch's metrics -> pictures {name: (H, W, 3)}, bytes
 Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
 Stop: TypeAlias = Callable[[], int]  # the signal that asks to stop, 0 for none
@@ -67,8 +67,8 @@ class Loop:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
-        self.images, self.labels = (t.to(self.device) for t in (task.data.train.images, task.data.train.labels))
-        self.batches = Batches(samples=len(self.labels), batch=recipe.batch, seed=recipe.seed)
+        self.data = task.data.train.part(slice(None), self.device)
+        self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
         self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
@@ -102,32 +102,33 @@ class Loop:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
     def batch(self, step: int) -> Batch:
-        """The rank's share of a step: images (n, C, H, W) as the network wants them, labels (n,)."""
+        """The rank's share of a step: what the network is called with, and labels (n,)."""
         epoch, at = divmod(step, len(self.batches))
         chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
-        return self.task.train(self.images[chosen], generator), self.labels[chosen]
+        part = self.data.part(chosen)
+        return self.task.train(part, generator), part.labels
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Positions]:
         """Logits, and positions where somebody wants them."""
         if self.regularizer is None:
-            return self.net(images), Positions({})
-        return trace(self.net, images)
+            return self.net(*inputs), Positions({})
+        return trace(self.net, *inputs)
 
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
-        state, (images, labels) = self.state, batch
+        state, (inputs, labels) = self.state, batch
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(images)
+        logits, positions = self.forward(inputs)
         cross_entropy = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
         summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
-            self.diverge(f"the loss is {summed / samples}", state.step + 1, images)
+            self.diverge(f"the loss is {summed / samples}", state.step + 1, inputs)
         loss = cross_entropy * (self.world / samples)
         information = 0.0
         if self.regularizer is not None:
@@ -192,9 +193,9 @@ class Loop:
         if self.draw is not None:
             self.journal.trackers.images(self.draw(state.net, self.task, positions, line), state.step)
 
-    def diverge(self, what: str, step: int, images: Tensor) -> NoReturn:
+    def diverge(self, what: str, step: int, inputs: Inputs) -> NoReturn:
         """Say which layer went bad first, and where the last good weights are."""
-        culprit = first_bad_layer(self.state.net, images)
+        culprit = first_bad_layer(self.state.net, inputs)
         epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..data.augment import augmentation
+from ..data.changes import CHANGES, Change
 from ..data.dataset import KNOWN
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, is_listed
 from ..spec import SplineSpec
@@ -21,6 +22,8 @@ else:
     import tomli as tomllib
 
 STATIC = "static"
+VALUE = "value"  # the condition that the data have a column of
+TOLD = ("nobody", "curves", "channels", "scales")
 NETWORKS = ("lenet", "resnet")  # ours; all others have a colon in their names
 ANNEALS = ("one-cycle", "steps")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
@@ -64,6 +67,11 @@ class Recipe:
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
     augment           none, crop-flip or affine-elastic
+    condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
+                      data have a number for each image; nothing if there is no such thing
+    between           the lowest and the highest number; empty: as the condition has them, or as the data have them
+    told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
+                      with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
     network           lenet or resnet; timm:NAME, torchvision:NAME or transformers:TYPE; or package.module:function,
                       which is then called: a recipe can run code
     arguments         a table of what else the network is built with; not for lenet and resnet
@@ -103,6 +111,9 @@ class Recipe:
     images: int = 0
     held_out: int = 0
     augment: str = "none"
+    condition: str = ""
+    between: tuple[float, ...] = ()
+    told: str = "nobody"
     network: str = "lenet"
     arguments: dict[str, Any] = field(default_factory=dict)
     weights: str = ""
@@ -145,7 +156,7 @@ class Recipe:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
-        for name, choices in (("anneal", ANNEALS), ("precision", PRECISIONS)):
+        for name, choices in {"anneal": ANNEALS, "precision": PRECISIONS, "told": TOLD}.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         self._check_network()
@@ -162,6 +173,30 @@ class Recipe:
             self.spec  # noqa: B018
         except ValueError as error:
             raise ValueError(f"model: {error}, or {STATIC!r}") from None
+        self._check_condition()
+
+    def _check_condition(self) -> None:
+        if self.condition not in ("", VALUE, *CHANGES):
+            raise ValueError(f"unknown condition {self.condition!r}, choose from {', '.join([*CHANGES, VALUE])}")
+        if len(self.between) not in (0, 2) or (self.between and not self.between[0] < self.between[1] < math.inf):
+            raise ValueError(f"between must be two numbers, the lower one first, got {self.between}")
+        self.change  # noqa: B018
+        external = self.spec is not None and self.spec.external
+        if external != (self.told == "curves"):
+            raise ValueError(
+                f"told={self.told!r} does not go with model={self.model!r}: curves are told in models with X, "
+                f"such as D(7)-X-R4, and only there"
+            )
+        if self.told != "nobody" and not self.condition:
+            raise ValueError(f"told={self.told!r} needs a condition, one of {', '.join([*CHANGES, VALUE])}")
+        if self.told in ("channels", "scales") and self.model != STATIC:
+            raise ValueError(f"told={self.told!r} is for static networks, got model={self.model!r}")
+
+    @property
+    def change(self) -> Change | None:
+        """What happens to images, by a number drawn for each; None if nothing does."""
+        change = CHANGES.get(self.condition)
+        return change.within(*self.between) if change and self.between else change
 
     def _check_network(self) -> None:
         source, colon, name = self.network.partition(":")
@@ -200,7 +235,7 @@ class Recipe:
     @property
     def regularized(self) -> bool:
         """Whether the mutual-information regulariser has anything to do."""
-        return self.model != STATIC and self.utilization + self.specialization > 0
+        return self.model != STATIC and self.told != "curves" and self.utilization + self.specialization > 0
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, as JSON and TOML know them."""
