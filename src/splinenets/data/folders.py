@@ -30,7 +30,7 @@ def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out:
     An image is scaled until it fills ``size``, and what juts out is cut off evenly. Images are grey if all files are,
     otherwise RGB; what is transparent is grey.
     """
-    return load_listing(list_images(f"{FOLDER_PREFIX}{path}", held_out), size)
+    return load_listed(f"{FOLDER_PREFIX}{path}", size, held_out)
 
 
 def load_csv(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
@@ -38,14 +38,19 @@ def load_csv(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: fl
 
     Its columns are file and label and, if you like, split (train, test or val) and value, a number for each image.
     """
-    return load_listing(list_images(f"{CSV_PREFIX}{path}", held_out), size)
+    return load_listed(f"{CSV_PREFIX}{path}", size, held_out)
 
 
-def load_listing(listing: Listing, size: int | tuple[int, int]) -> Dataset:
-    """All files of a listing, in memory."""
+def load_listed(name: str, size: int | tuple[int, int] = 32, held_out: float = 0.2) -> Dataset:
+    """All images of "folder:PATH" or "csv:PATH", in memory."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
+    return load_listing(list_images(name, held_out), height, width)
+
+
+def load_listing(listing: Listing, height: int, width: int) -> Dataset:
+    """All files of a listing, in memory."""
     images = read_images([file.path for file in (*listing.train, *listing.test)], height, width)
     train, test = images.tensor_split([len(listing.train)])
     return Dataset(

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..files import cache_folder, read_metadata, replacing
 from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, to_dataset, verify
-from .folders import load_listing
+from .folders import load_listed
 from .formats import idx, read_folder
-from .listing import is_listed, list_images
+from .listing import is_listed
 
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 ORIGINS = ("by hand", "system", "web", "npm")
@@ -27,7 +27,7 @@ def load(
     $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of files (default 32) and goes with nothing else.
     """
     if is_listed(name):
-        return load_listing(list_images(name), 32 if size is None else size)
+        return load_listed(name, 32 if size is None else size)
     if name not in KNOWN:
         raise ValueError(
             f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give images of your own as 'folder:PATH' or "
