@@ -1,8 +1,8 @@
-"""``python -m benchmarks.folders``: images of one's own with nothing set, beside the best setting that was found.
+"""``python -m benchmarks.folders``: images of one's own with nothing set, beside other settings.
 
 Each of five small folders (``benchmarks/pictures.py``) is trained on as ``splinenets train folder:PATH`` does, static
-and spline, and by the best of the settings that were tried by hand. What is trained is tested on fresh images of the
-same classes, equally many of each, so that a network that always answers with the largest class gains nothing.
+and spline, and with some settings changed. What is trained is tested on fresh images of the same classes, equally many
+of each, so that a network that always answers with the largest class gains nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,64 +26,78 @@ from splinenets.training.recipe import STATIC
 
 FILE = RESULTS / "folders.json"
 FRESH = 400  # test images, over all classes
-BEST: Mapping[str, Sequence[str]] = {}
+NOTHING = "nothing set"
+SETTINGS: Mapping[str, Sequence[str]] = {  # what was tried
+    NOTHING: (),
+    "half the rate": ("learning_rate=0.05",),
+    "twice the epochs": ("epochs=120",),
+    "LeNet-16": ("width=16",),
+    "other augmentation": (),
+}
+AUGMENTS = {"crop-flip": "affine-elastic", "affine-elastic": "crop-flip"}
 
 
-def measure(kind: str, folder: Path) -> list[dict[str, object]]:
-    """Both twins of a folder, with nothing set and by the best setting."""
-    classes = len(KINDS[kind].counts)
-    data = f"folder:{make(kind, folder / 'images')}"
-    fresh = make(kind, folder / "fresh", (math.ceil(FRESH / classes),) * classes, seed=1)
-    rows = []
-    for setting, overrides in (("nothing set", ()), ("best", BEST[kind])):
-        chosen = load_recipe(data, overrides=overrides)
-        for model in (STATIC, chosen.model):
-            recipe = load_recipe(data, overrides=overrides, model=model)
-            run = folder / f"{setting}-{model}"
-            train(recipe, run)
-            rows.append({"folder": kind, "setting": setting, "model": model, **outcome(run, fresh, recipe)})
-            print(rows[-1], flush=True)
-    return rows
+def measure(kind: str, setting: str, model: str | None) -> dict[str, object]:
+    """Train on a folder as the command does, and test on fresh images; ``model`` None is the one that is chosen."""
+    with TemporaryDirectory() as place:
+        folder, classes = Path(place), len(KINDS[kind].counts)
+        data = f"folder:{make(kind, folder / 'images')}"
+        fresh = make(kind, folder / "fresh", (math.ceil(FRESH / classes),) * classes, seed=1)
+        recipe = load_recipe(data, overrides=SETTINGS[setting], model=model)
+        if setting == "other augmentation":
+            recipe = replace(recipe, augment=AUGMENTS[recipe.augment])
+        train(recipe, folder / "run")
+        found = outcome(folder / "run", fresh, recipe)
+    return {"folder": kind, "setting": setting, "static": model == STATIC, **found}
 
 
 def outcome(run: Path, fresh: Path, recipe: Recipe) -> dict[str, object]:
     """How good a run is on fresh images, and whether all that it wrote down is finite."""
     net, task, _, _ = load_run(run)
     data = load_folder(fresh, recipe.image_size)
-    images, labels = (torch.cat(parts) for parts in zip(*((s.images, s.labels) for s in (data.train, data.test)), strict=True))
+    images, labels = (
+        torch.cat([getattr(part, key) for part in (data.train, data.test)]) for key in ("images", "labels")
+    )
     with evaluating(net), torch.no_grad():
-        right = sum(
-            int((net(task.augment.evaluate(some)).argmax(1) == answers).sum())
-            for some, answers in zip(images.split(100), labels.split(100), strict=True)
-        )
+        answers = torch.cat([net(task.augment.evaluate(some)).argmax(1) for some in images.split(100)])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     numbers = [value for line in lines for value in line.values() if isinstance(value, float)]
     settings = {key: value for key, value in recipe.as_dict().items() if key not in ("data", "name")}
-    return {"accuracy": right / len(labels), "finite": all(map(math.isfinite, numbers)), "recipe": settings}
+    accuracy = float((answers == labels).double().mean())
+    return {"accuracy": accuracy, "finite": all(map(math.isfinite, numbers)), "recipe": settings}
 
 
 def table() -> str:
-    """What came out, a line for each folder."""
+    """What came out, a line for each folder: with nothing set, and the best of all settings that were tried."""
     rows = json.loads(FILE.read_text())["rows"]
-    found = {(row["folder"], row["setting"], row["model"] == STATIC): row["accuracy"] for row in rows}
-    head = ["folder", "images", "static, nothing set", "static, best", "SplineNet, nothing set", "SplineNet, best"]
+    head = ["folder", "images", "classes", *(f"{n}, {w}" for n in ("static", "SplineNet") for w in (NOTHING, "best"))]
     lines = []
-    for kind in dict.fromkeys(row["folder"] for row in rows):
-        cells = [found[kind, setting, static] for static in (True, False) for setting in ("nothing set", "best")]
-        lines.append([kind, str(sum(KINDS[kind].counts)), *(f"{100 * cell:.1f}" for cell in cells)])
+    for kind in KINDS:
+        cells = [str(sum(KINDS[kind].counts)), str(len(KINDS[kind].counts))]
+        for static in (True, False):
+            found = {
+                row["setting"]: row["accuracy"] for row in rows if (row["folder"], row["static"]) == (kind, static)
+            }
+            best = max(found, key=lambda setting: found[setting])
+            cells += [f"{100 * found[NOTHING]:.1f}", f"{100 * found[best]:.1f} ({best})"]
+        lines.append([kind, *cells])
     return markdown(head, lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kinds", nargs="*", help=f"some of: {', '.join(KINDS)}")
-    kinds = parser.parse_args().kinds or list(KINDS)
-    kept = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
-    for kind in kinds:
-        with TemporaryDirectory() as folder:
-            rows = measure(kind, Path(folder))
-        kept = [row for row in kept if row["folder"] != kind] + rows
-        write(FILE, {"about": about("python -m benchmarks.folders", fresh=FRESH), "rows": kept})
+    parser.add_argument("--only", choices=KINDS, action="append", help="a folder; all of them unless named")
+    parser.add_argument("--setting", choices=SETTINGS, action="append", help="what to try; all unless named")
+    chosen = parser.parse_args()
+    for setting in chosen.setting or SETTINGS:
+        for kind in chosen.only or KINDS:
+            for model in (STATIC, None):
+                row = measure(kind, setting, model)
+                print(kind, setting, row["static"], row["accuracy"], flush=True)
+                same = ("folder", "setting", "static")
+                kept = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
+                kept = [old for old in kept if any(old[key] != row[key] for key in same)]
+                write(FILE, {"about": about("python -m benchmarks.folders", fresh=FRESH), "rows": [*kept, row]})
 
 
 if __name__ == "__main__":

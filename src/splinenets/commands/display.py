@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -79,18 +80,14 @@ class Display(Watcher):
 
 
 def price(recipe: Recipe, task: Task, net: nn.Module) -> str:
-    """A table of parameters and multiply-accumulates before and after some layers became splines."""
-    splines = [name for name, module in net.named_modules() if isinstance(module, SplineLayer)]
-    before, after = (
-        cost(each, task.example(1)[: len(inputs)]) for each, inputs in ((build_twin(recipe, task), "x"), (net, "xx"))
-    )
-    body = [
-        (
-            name,
-            f"{getattr(before, key):,}",
-            f"{getattr(after, key):,}",
-            f"{getattr(after, key) / getattr(before, key):.2f}",
-        )
-        for name, key in (("parameters", "parameters"), ("  to train", "trained"), ("MACs for an image", "macs"))
+    """How many layers became splines, and a table of what the network cost before and costs now."""
+    splines = sum(isinstance(module, SplineLayer) for module in net.modules())
+    inputs = task.example(1)
+    before, after = cost(build_twin(replace(recipe, weights=""), task), inputs[:1]), cost(net, inputs)
+    amounts = [
+        ("parameters", before.parameters, after.parameters),
+        ("  in training", before.trained, after.trained),
+        ("MACs", before.macs, after.macs),
     ]
-    return f"{len(splines)} layers are splines\n{text_table(('', 'plain', recipe.model, 'times'), body)}"
+    body = [(name, f"{old:,}", f"{new:,}", f"{new / old:.2f}") for name, old, new in amounts]
+    return f"{splines} layers are splines\n{text_table(('one image', 'plain', recipe.model, 'times'), body)}"

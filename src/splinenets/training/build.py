@@ -122,12 +122,12 @@ def build_twin(recipe: Recipe, task: Task, note: Callable[[str], object] = str) 
         channels += told_channels(task.change)
     shape = Shape(channels=channels, size=height, classes=len(task.data.classes))
     torch.manual_seed(recipe.seed)
-    twin = build_plain(recipe, shape)
+    twin = build_plain(recipe, shape).to(task.dtype)
     if recipe.weights and (kept := load_weights(twin, recipe.weights, shape.classes)):
         note(f"{' and '.join(kept)} start anew: {recipe.weights} has other classes")
     if not recipe.ours and recipe.told != "channels":
-        check_answer(recipe, twin, task.example(2)[0].float(), shape.classes)
-    return twin.to(task.dtype)
+        check_answer(recipe, twin, task.example(2)[0], shape.classes)
+    return twin
 
 
 def build_network(recipe: Recipe, task: Task, note: Callable[[str], object] = str) -> nn.Module:

@@ -15,10 +15,12 @@ from .networks import Shape, build_plain, first_convolution, in_colour, later_st
 from .recipe import Recipe
 
 LOOKED_AT = 200  # files whose sizes are read
-SIDES = (32, 48, 64)  # of images for our networks
-LARGER_SIDES = (32, 64, 96, 128, 160, 192, 224)  # for those from elsewhere, which halve them five times
+FEW = 5_000  # training images, below which a LeNet is enough
+SIDES = {"lenet": (32,), "resnet": (32, 48, 64)}
+LARGER_SIDES = (32, 64, 96, 128, 160, 192, 224)  # for networks from elsewhere, which halve them five times
 BATCHES = (16, 128)
-EPOCHS = (10, 100)
+EPOCHS = (10, 60)
+BY_HEART = "few images are soon learned by heart"
 FIRST = "the first convolution finds edges, which are the same in all images"
 NORMALISED = "at the full rate knots cost accuracy where there are batch norms"
 
@@ -103,41 +105,43 @@ class Fitting:
 
     def network(self, seen: Survey) -> None:
         """Which network, and with which splines."""
-        few = seen.images < 5_000
-        self.choose("network", "lenet" if few else "resnet", f"{seen.images:,} images")
+        few = seen.images < FEW
+        self.choose("network", "lenet" if few else "resnet", f"{seen.images:,} images, LeNet below {FEW:,}")
         if self.recipe.network == "lenet":
-            self.choose("width", 32, "enough filters for small images")
-            self.choose("dropout", 0.3, f"{seen.images:,} images are soon learned by heart")
+            self.choose("width", 32, "as in the paper")
+            self.choose("dropout", 0.3, BY_HEART)
         elif self.recipe.network == "resnet":
             self.choose("depth", 20, "the smallest that is usual")
-        projection = "D" if self.recipe.network == "lenet" else "C"
-        self.choose("model", f"D(5)-{projection}-R3", f"what does well with {self.recipe.network}")
+        kind = "D(5)-D-R3" if self.recipe.network == "lenet" else "D(5)-C-R3"
+        self.choose("model", kind, f"what does well in {self.recipe.network}")
 
     def images(self, seen: Survey) -> None:
         """Their size, and how they are distorted."""
-        sides = SIDES if self.recipe.ours else LARGER_SIDES
+        sides = SIDES.get(self.recipe.network, LARGER_SIDES)
         nearest = min(sides, key=lambda side: (abs(side - seen.side), side))
-        self.choose("image_size", nearest, f"half of the images are {seen.side} pixels or more on their shorter side")
+        found = f"half of the images have {seen.side} pixels or more on their shorter side"
+        self.choose("image_size", nearest, found if len(sides) > 1 else f"what {self.recipe.network} is made for")
         if seen.channels == 1:
             self.choose("augment", "affine-elastic", "grey images may be writing, which must not be mirrored")
         else:
-            self.choose("augment", "crop-flip", "colour images are mostly of things that may be mirrored and moved")
-        self.choose("calibrate", min(seen.images, 2_500), "decisions are to be standardised by undistorted images")
+            self.choose("augment", "crop-flip", "things in colour images are mostly as good mirrored and moved")
+        self.choose("calibrate", min(seen.images, 2_500), "images are distorted in training and not afterwards")
 
     def steps(self, seen: Survey) -> None:
         """How many images a step, how many steps, and how large ones."""
         low, high = BATCHES
-        batch = min(max(2 ** round(math.log2(seen.images / 12)), low), high)
-        self.choose("batch", batch, f"about a twelfth of {seen.images:,} images, from {low} to {high}")
+        batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high)
+        self.choose("batch", batch, f"about 24 steps for {seen.images:,} images, but from {low} to {high}")
         least, most = EPOCHS
-        epochs = min(max(round(30 * (10_000 / seen.images) ** 0.35), least), most)
-        steps = epochs * math.ceil(seen.images / self.recipe.batch)
-        self.choose("epochs", epochs, f"fewer images need more epochs; {steps:,} steps in all")
-        given = bool(self.recipe.weights)
-        rate = 0.01 if given else 0.05
-        self.choose("learning_rate", rate, "given weights are only to be adapted" if given else "works with clipping")
-        self.choose("clip", 1.0, "no step is so large that training breaks down")
-        self.choose("weight_decay", 5e-4, "few images are soon learned by heart")
+        epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), least), most)
+        self.choose("epochs", epochs, f"the fewer images the more, from {least} to {most}")
+        if self.recipe.weights:
+            self.choose("learning_rate", 0.01, "given weights are only to be adapted")
+        else:
+            self.choose("learning_rate", 0.1, f"with clip, safe for {self.recipe.network}")
+        self.choose("anneal", "one-cycle", "the learning rate falls to 0 however few the steps")
+        self.choose("clip", 1.0, "no single step may be so large that training breaks down")
+        self.choose("weight_decay", 5e-4, BY_HEART)
 
     def splines(self) -> None:
         """How splines start and learn."""

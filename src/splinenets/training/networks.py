@@ -44,10 +44,10 @@ def build_plain(recipe: Recipe, shape: Shape) -> nn.Module:
     try:
         with from_here():
             net = SOURCES.get(source, from_function(source))(name, recipe.arguments, shape)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"network {recipe.network!r} needs the package {error.name}, which is not installed") from None
     except Exception as error:  # what strangers' code raises
-        raise ValueError(f"network {recipe.network!r} cannot be built: {first_line(error)}") from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        reason = f"there is no module {missing!r}: is it installed?" if missing else first_line(error)
+        raise ValueError(f"network {recipe.network!r} cannot be built: {reason}") from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"network {recipe.network!r} is no nn.Module but {type(net).__name__}")
     net.register_forward_hook(only_logits)
