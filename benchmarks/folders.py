@@ -69,19 +69,23 @@ def outcome(run: Path, fresh: Path, recipe: Recipe) -> dict[str, object]:
 
 def table() -> str:
     """What came out, a line for each folder: with nothing set, and the best of all settings that were tried."""
-    rows = json.loads(FILE.read_text())["rows"]
+    found: dict[tuple[str, bool], dict[str, float]] = {}
+    for row in json.loads(FILE.read_text())["rows"]:
+        found.setdefault((row["folder"], row["static"]), {})[row["setting"]] = row["accuracy"]
     head = ["folder", "images", "classes", *(f"{n}, {w}" for n in ("static", "SplineNet") for w in (NOTHING, "best"))]
     lines = []
-    for kind in KINDS:
-        cells = [str(sum(KINDS[kind].counts)), str(len(KINDS[kind].counts))]
+    for kind, images in KINDS.items():
+        cells = [kind, str(sum(images.counts)), str(len(images.counts))]
         for static in (True, False):
-            found = {
-                row["setting"]: row["accuracy"] for row in rows if (row["folder"], row["static"]) == (kind, static)
-            }
-            best = max(found, key=lambda setting: found[setting])
-            cells += [f"{100 * found[NOTHING]:.1f}", f"{100 * found[best]:.1f} ({best})"]
-        lines.append([kind, *cells])
+            tried = found.get((kind, static), {})
+            cells += [percent(tried.get(NOTHING)), percent(max(tried.values(), default=None))]
+        lines.append(cells)
     return markdown(head, lines)
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, or that there is none."""
+    return "not run yet" if share is None else f"{100 * share:.1f}"
 
 
 def main() -> None:
