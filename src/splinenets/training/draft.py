@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, is_listed
 from ..tables import text_table
 from .fitting import Choice, fit
-from .recipe import Recipe, check_key, nearest, parse_override
+from .recipe import Recipe, check_key, nearest, parse_override, renamed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,16 +70,17 @@ def image_values(name: str) -> dict[str, object]:
 
 def file_values(path: Path, schedule: str) -> dict[str, object]:
     """The fields in a recipe's file, with those of one of its schedules."""
-    values = read_toml(path)
+    values = renamed(read_toml(path))
     schedules = values.pop("schedule", {})
     if not isinstance(schedules, Mapping) or not all(isinstance(table, Mapping) for table in schedules.values()):
         raise ValueError(f"{path}: schedule must hold tables such as [schedule.{DEFAULT_SCHEDULE}]")
+    schedules = {chosen: renamed(table) for chosen, table in schedules.items()}
     for chosen, table in schedules.items():
         for key in table:
             check_key(key, f"{path}, schedule {chosen!r}")
     if schedules and schedule not in schedules:
         raise ValueError(f"{path} has no schedule {schedule!r}{nearest(schedule, schedules)}")
-    return {"name": path.stem} | values | dict(schedules.get(schedule, {}))
+    return {"name": path.stem} | values | schedules.get(schedule, {})
 
 
 def recipe_names() -> list[str]:
@@ -93,19 +94,24 @@ def find_recipe(name: str) -> Path:
     if name in recipe_names():
         return shipped
     path = Path(name).expanduser()
-    try:
-        if path.suffix == ".toml" and path.is_file():
-            return path
-        if path.is_dir():
-            raise ValueError(f"{name!r} is a folder: to train on the images in it, say {FOLDER_PREFIX}{name}")
-    except OSError:  # a name no file can have
-        pass
     if path.suffix == ".toml":
+        if answers(path.is_file):
+            return path
         raise ValueError(f"there is no recipe file {name!r}; recipes that ship are {', '.join(recipe_names())}")
+    if answers(path.is_dir):
+        raise ValueError(f"{name!r} is a folder: to train on the images in it, say {FOLDER_PREFIX}{name}")
     raise ValueError(
         f"unknown recipe {name!r}{nearest(name, recipe_names())} A file of your own must end in .toml, images are "
         f"{FOLDER_PREFIX}PATH or FILE.csv"
     )
+
+
+def answers(question: Callable[[], bool]) -> bool:
+    """What is asked of a path; False of a name that no file can have."""
+    try:
+        return question()
+    except (OSError, ValueError):
+        return False
 
 
 def read_toml(path: Path) -> dict[str, object]:
@@ -114,3 +120,5 @@ def read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a recipe: its values are nested too deeply") from None

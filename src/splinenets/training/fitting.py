@@ -22,7 +22,6 @@ BATCHES = (16, 128)
 EPOCHS = (10, 60)
 BY_HEART = "few images are soon learned by heart"
 FIRST = "the first convolution finds edges, which are the same in all images"
-NORMALISED = "at the full rate knots cost accuracy where there are batch norms"
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,13 @@ def fit(recipe: Recipe, said: Collection[str]) -> dict[str, Choice]:
         fitting.steps(seen)
         fitting.splines()
     if not recipe.ours and not {"layers", "plain"} <= set(said):
-        fitting.stages(shape_of(fitting.recipe, seen if is_listed(recipe.data) else None))
+        fitting.stages(expected_shape(fitting.recipe, seen if is_listed(recipe.data) else None))
     if recipe.weights:
         fitting.choose("spread", 0.0, "the SplineNet starts as exactly the network whose weights are given")
     return fitting.choices
 
 
-def shape_of(recipe: Recipe, seen: Survey | None) -> Shape:
+def expected_shape(recipe: Recipe, seen: Survey | None) -> Shape:
     """What a recipe's network must fit."""
     if seen is None:
         known = KNOWN[recipe.data]
@@ -144,13 +143,10 @@ class Fitting:
         self.choose("weight_decay", 5e-4, BY_HEART)
 
     def splines(self) -> None:
-        """How splines start and learn."""
-        if self.recipe.network == "lenet":
-            self.choose("plain", ("conv1",), FIRST)
-        else:
-            self.choose("knots_rate", 0.1, NORMALISED)
-        if self.recipe.network == "resnet":
-            self.choose("plain", ("conv",), FIRST)
+        """Which layer of ours stays plain."""
+        first = {"lenet": "conv1", "resnet": "conv"}.get(self.recipe.network)
+        if first:
+            self.choose("plain", (first,), FIRST)
 
     def stages(self, shape: Shape) -> None:
         """Which layers of a stranger's network become splines."""

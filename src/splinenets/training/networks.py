@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models import lenet, resnet
+from ..models import build
 from ..tracing import evaluating
 from .recipe import Recipe
 
@@ -30,16 +30,10 @@ class Shape:
 
 def build_plain(recipe: Recipe, shape: Shape) -> nn.Module:
     """The network of a recipe before any layer becomes a spline, from its own random weights."""
-    if recipe.network == "lenet":
-        return lenet(
-            recipe.width,
-            in_channels=shape.channels,
-            image_size=shape.size,
-            classes=shape.classes,
-            dropout=recipe.dropout,
-        )
-    if recipe.network == "resnet":
-        return resnet(recipe.depth, in_channels=shape.channels, classes=shape.classes)
+    if recipe.ours:
+        options = {"dropout": recipe.dropout} if recipe.network == "lenet" else {}
+        fitting = {"in_channels": shape.channels, "image_size": shape.size, "classes": shape.classes}
+        return build(recipe.network_name, **fitting, **options)
     source, _, name = recipe.network.partition(":")
     try:
         with from_here():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -24,8 +25,10 @@ else:
 STATIC = "static"
 VALUE = "value"  # the condition that the data have a column of
 TOLD = ("nobody", "curves", "channels", "scales")
-NETWORKS = ("lenet", "resnet")  # ours; all others have a colon in their names
-ANNEALS = ("one-cycle", "steps")
+BALANCED = "balanced"
+NETWORKS = ("lenet", "resnet", "air")  # ours; all others have a colon in their names
+ANNEALS = ("one-cycle", "steps", "triangular")
+OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
@@ -39,12 +42,14 @@ RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, 100_000),
     "learning_rate": (0, 1000),
     "momentum": (0, 0.9999),
+    "label_smoothing": (0, 0.99),
+    "mixup": (0, 0.5),
+    "average": (0, 0.999999),
     "weight_decay": (0, 10),
     "clip": (0, 1e6),
-    "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
-    "bins": (2, 10_000),
+    "bins": (2, 1000),
     "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
@@ -66,19 +71,20 @@ class Recipe:
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
-    augment           none, crop-flip or affine-elastic
+    augment           none, crop-flip, shift-flip or affine-elastic
     condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
                       data have a number for each image; nothing if there is no such thing
     between           the lowest and the highest number; empty: as the condition has them, or as the data have them
     told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
                       with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
-    network           lenet or resnet; timm:NAME, torchvision:NAME or transformers:TYPE; or package.module:function,
-                      which is then called: a recipe can run code
-    arguments         a table of what else the network is built with; not for lenet and resnet
+    network           lenet, resnet or air; timm:NAME, torchvision:NAME or transformers:TYPE; or
+                      package.module:function, which is then called: a recipe can run code
+    arguments         a table of what else the network is built with; not for ours
     weights           a file, or the folder of a run, whose weights the plain network starts from; empty: from random
                       ones
     width             filters in LeNet's first convolution
     depth             layers of a ResNet, 6n + 2
+    widths            filters in each of the three groups of an Air
     dropout           LeNet's
     model             a spec such as D(5)-D-R3, or static for the plain twin
     spline_options    what a spec has beyond its notation, unless ``model`` says otherwise, such as diffusion=0.875
@@ -87,12 +93,20 @@ class Recipe:
     spread            how far knots start from the twin's weight, in its standard deviations
     batch             samples a step, over all ranks
     anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
-                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``
+                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``;
+                      triangular: it goes up in a line and down in a line
+    optimizer         sgd, nesterov, adamw or muon: Muon for weights and knots, AdamW for the rest, at one rate
+    momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
-    knots_rate        the learning rate of knots around a shared weight, as a share of the others'
+    knots             balanced: they learn at the rate of everything else (see ``operators/balance.py``); at 0.1: as
+                      before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
+    label_smoothing   share of the loss that asks for all classes alike
+    mixup             each image is blended with another of its batch by a share between 0 and this, drawn for the batch
+    average           the network that is tested and kept has a running average of the weights, of which each step
+                      keeps this share; 0: the weights themselves
     utilization       w_u of the regulariser; with both weights 0 there is none
     specialization    w_s
     bins, bin_slope   of its histograms
@@ -119,6 +133,7 @@ class Recipe:
     weights: str = ""
     width: int = 32
     depth: int = 32
+    widths: tuple[int, ...] = (64, 128, 128)
     dropout: float = 0.5
     model: str = "D(5)-D-R3"
     spline_options: str = ""
@@ -128,11 +143,15 @@ class Recipe:
     batch: int = 250
     epochs: int = 10
     anneal: str = "one-cycle"
+    optimizer: str = "sgd"
     learning_rate: float = 0.1
-    knots_rate: float = 1.0
+    knots: str = BALANCED
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 0.0
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    average: float = 0.0
     warmup: float = 0.3
     drops: tuple[float, ...] = (0.5, 0.75)
     drop_factor: float = 0.1
@@ -152,11 +171,16 @@ class Recipe:
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must lie between {low:,} and {high:,}, got {getattr(self, name)}")
+        if self.knots != BALANCED and self.knots_share is None:
+            raise ValueError(
+                f"knots must be {BALANCED!r} or 'at' a share of the rate, such as 'at 0.1', got {self.knots!r}"
+            )
         if not 1 < self.bin_slope < math.inf:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
-        for name, choices in {"anneal": ANNEALS, "precision": PRECISIONS, "told": TOLD}.items():
+        choices_of = {"anneal": ANNEALS, "optimizer": OPTIMIZERS, "precision": PRECISIONS, "told": TOLD}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         self._check_network()
@@ -189,6 +213,8 @@ class Recipe:
             )
         if self.told != "nobody" and not self.condition:
             raise ValueError(f"told={self.told!r} needs a condition, one of {', '.join([*CHANGES, VALUE])}")
+        if self.told != "nobody" and self.mixup:
+            raise ValueError(f"told={self.told!r} does not go with mixup={self.mixup}: a blend has no value of its own")
         if self.told in ("channels", "scales") and self.model != STATIC:
             raise ValueError(f"told={self.told!r} is for static networks, got model={self.model!r}")
 
@@ -201,7 +227,7 @@ class Recipe:
     def _check_network(self) -> None:
         source, colon, name = self.network.partition(":")
         if self.ours and self.arguments:
-            raise ValueError(f"arguments are for networks from elsewhere, {self.network} has width, depth and dropout")
+            raise ValueError(f"arguments are for networks from elsewhere, {self.network} is one of ours")
         if not self.ours and not (source and colon and name):
             raise ValueError(
                 f"unknown network {self.network!r}, choose from {', '.join(NETWORKS)}, or one from elsewhere as "
@@ -209,6 +235,8 @@ class Recipe:
             )
         if self.network == "resnet" and (self.depth - 2) % 6:
             raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
+        if len(self.widths) != 3 or not all(1 <= width <= 1024 for width in self.widths):
+            raise ValueError(f"widths must be 3 numbers between 1 and 1,024, such as 64,128,128, got {self.widths}")
         if not self.layers:
             raise ValueError('layers must hold a name pattern, such as "*"')
 
@@ -218,12 +246,6 @@ class Recipe:
         return self.network in NETWORKS
 
     @property
-    def title(self) -> str:
-        """The network with its size: "lenet16", "resnet32", or where it comes from."""
-        size = {"lenet": self.width, "resnet": self.depth}.get(self.network, "")
-        return f"{self.network}{size}"
-
-    @property
     def spec(self) -> SplineSpec | None:
         """The kind of splines, with the recipe's options where ``model`` leaves them open; None for a plain network."""
         if self.model == STATIC:
@@ -231,6 +253,18 @@ class Recipe:
         said = {word.partition("=")[0] for word in self.model.split()}
         more = [word for word in self.spline_options.split() if word.partition("=")[0] not in said]
         return SplineSpec.parse(" ".join([self.model, *more]))
+
+    @property
+    def knots_share(self) -> float | None:
+        """The share of the learning rate that knots with plain gradients get; None where they are balanced."""
+        match = re.fullmatch(r"at (\d+(?:\.\d*)?(?:e-?\d+)?)", self.knots)
+        return float(match[1]) if match else None
+
+    @property
+    def network_name(self) -> str:
+        """The plain network by name, such as "resnet32" or "timm:resnet18"."""
+        sizes = {"lenet": self.width, "resnet": self.depth, "air": "-".join(map(str, self.widths))}
+        return f"{self.network}{sizes.get(self.network, '')}"
 
     @property
     def regularized(self) -> bool:
@@ -253,9 +287,14 @@ class Recipe:
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
+    @classmethod
+    def stored(cls, values: Mapping[str, object], where: str) -> Recipe:
+        """Read what a run or a result keeps; those of before version 0.2 had knots with plain gradients."""
+        return cls.from_dict(renamed({"knots_rate": 1.0, **values}), where)
+
     def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
-        before = Recipe.from_dict(earlier, where).as_dict()
+        before = Recipe.stored(earlier, where).as_dict()
         return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
 
 
@@ -271,6 +310,13 @@ def check_key(key: str, where: str) -> None:
     known = list(recipe_types())
     if key not in known:
         raise ValueError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+
+
+def renamed(values: Mapping[str, object]) -> dict[str, object]:
+    """Fields in today's words: before version 0.2 there was a ``knots_rate``."""
+    values = dict(values)
+    rate = values.pop("knots_rate", None)
+    return values if rate is None else {"knots": f"at {str(rate).removesuffix('.0')}", **values}
 
 
 # Values of fields: from text by type, from TOML with their types checked, and near misses named

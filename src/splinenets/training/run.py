@@ -26,7 +26,7 @@ from .. import __version__
 from ..files import lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
-from .checkpoint import restore_weights
+from .checkpoint import restore_outcome
 from .ranks import ranks
 from .recipe import Recipe
 
@@ -92,7 +92,7 @@ class Run:
 
     def recipe(self) -> Recipe:
         """By which it was begun."""
-        return Recipe.from_dict(self.read()["recipe"], str(self.description))
+        return Recipe.stored(self.read()["recipe"], str(self.description))
 
     def _hold(self) -> None:
         with naming(self.folder):
@@ -132,7 +132,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
     net = build_network(replace(recipe, weights=""), task)  # the checkpoint has better ones
-    restore_weights(net, found)
+    restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 
 
