@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from ..data import Batches, seeded
 from ..health_check import histogram
-from ..tracing import Positions, trace
+from ..objective import Regularized
+from ..tracing import Positions
 from .build import Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
@@ -70,8 +71,8 @@ class Loop:
         self.images, self.labels = (t.to(self.device) for t in (task.data.train.images, task.data.train.labels))
         self.batches = Batches(samples=len(self.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
-        self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
+        self.objective = Regularized(self.net, build_regularizer(recipe, task))
         self.waited = 0.0  # seconds spent on waiting for batches in this epoch
 
     def run(self, stop: Stop) -> None:
@@ -108,19 +109,13 @@ class Loop:
         generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
         return self.task.train(self.images[chosen], generator), self.labels[chosen]
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Positions]:
-        """Logits, and positions where somebody wants them."""
-        if self.regularizer is None:
-            return self.net(images), Positions({})
-        return trace(self.net, images)
-
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
         state, (images, labels) = self.state, batch
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(images)
+        logits, positions = self.objective.trace(images)
         cross_entropy = F.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
@@ -128,11 +123,8 @@ class Loop:
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
             self.diverge(f"the loss is {summed / samples}", state.step + 1, images)
-        loss = cross_entropy * (self.world / samples)
-        information = 0.0
-        if self.regularizer is not None:
-            penalty = self.regularizer(positions, labels)
-            loss, information = loss + penalty, float(penalty.detach())
+        penalty = self.objective.penalty(positions, labels)
+        loss = cross_entropy * (self.world / samples) + penalty
         rate = learning_rate(self.recipe, state.step, self.steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -142,7 +134,7 @@ class Loop:
             nn.utils.clip_grad_norm_(state.net.parameters(), self.recipe.clip)
         state.optimizer.step()
         state.step += 1
-        numbers = (summed, information * samples, right_sum, samples)
+        numbers = (summed, float(penalty.detach()) * samples, right_sum, samples)
         state.totals = [t + n for t, n in zip(state.totals, numbers, strict=True)]
         if state.step % self.recipe.log_every == 0:
             self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))
