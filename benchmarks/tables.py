@@ -74,7 +74,7 @@ def outcome(files: Sequence[Path]) -> str:
         [epoch[key] for epoch in last] for key in ("test_accuracy", "test_loss", "train_loss")
     )
     each = ", ".join(f"{100 * a:.2f}" for a in accuracy)
-    seeds = f" ± {100 * stdev(accuracy):.2f} ({each})" if len(files) > 1 else ""
+    seeds = f" ± {100 * stdev(accuracy) / len(files) ** 0.5:.2f} ({each})" if len(files) > 1 else ""
     return f"{100 * mean(accuracy):.2f}{seeds} | {mean(loss):.3f} | {mean(train_loss):.3f}"
 
 

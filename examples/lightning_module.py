@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import splinenets as sn
 
 
-class Module(lightning.LightningModule):
+class Module(lightning.LightningModule):  # type: ignore[misc]  # where it is not installed
     def __init__(self, net: torch.nn.Module, classes: int) -> None:
         super().__init__()
         self.model, self.health = sn.Regularized(net, classes), sn.HealthMetric()

@@ -56,13 +56,21 @@ def test_model_overrules_spline_options():
         (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
-        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet"),
+        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
         (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
         (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
         (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),
         (["demo", "--set", "name=x"], "name is the recipe's own"),
         (["demo", "--model", "H(5)"], "model: cannot read the spec 'H(5)'"),
         (["demo", "--model", "D(5)-D-G7"], "G7 asks for 7 splines, which do not divide"),
+        (["demo", "--model", "D(1000000000)-C-R3"], "knots must be a whole number from 2 to 1024"),
+        (["demo", "--model", "D(99999999999999999999)-C-R3"], "got 99999999999999999999"),
+        (["demo", "--model", "D(300)-C-R3 degree=299"], "degree must be a whole number from 0 to 20"),
+        (["demo", "--model", "D(5)-C-R3 dims=1000000000"], "dims must be a whole number from 1 to 16"),
+        (["demo", "--model", "D(5)-C-R3 slope=1e300"], "slope must be a number from"),
+        (["demo", "--model", "D(5)-C-R3 variance=1e38"], "variance must be a number from"),
+        (["demo", "--model", "D(1024)-C-R3 dims=16", "--set", "width=1024"], "GB of memory, and this machine has"),
+        (["demo", "--set", "bins=1000000000"], "bins must lie between 2 and 1,000, got 1000000000"),
         (["demo", "--set", "plain=conv9"], "the pattern 'conv9' fits no layer"),
         (["demo", "--schedule", "slow"], "has no schedule 'slow'"),
         (["demo", "--tracker", "tensorbord"], "unknown tracker 'tensorbord', did you mean 'tensorboard'?"),
@@ -75,6 +83,26 @@ def test_wrong_input_is_one_sentence(arguments, message, tmp_path):
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_is_nested_too_deeply(tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text("drops = " + "[" * 100_000)
+    code, out, err = call("train", path, "--out", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert err == f"splinenets: {path} is not a recipe: its values are nested too deeply\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_memory_that_runs_out_is_one_sentence(error, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("splinenets.training.train", full)
+    code, _, err = call("train", "demo", "--out", tmp_path / "run")
+    assert code == 2
+    assert err.startswith("splinenets: this machine has not enough memory for that")
+    assert err.count("\n") == 1
 
 
 def test_missing_data_says_how_to_get_it(tmp_path, monkeypatch):

@@ -456,7 +456,7 @@ GOOD = {"layer": torch.full((4, 2), 0.5)}
 LABELS = torch.zeros(4).long()
 BAD = [
     (lambda: sn.MutualInformation(0), "classes must be 1 or more .*, got 0"),
-    (lambda: sn.MutualInformation(3, bins=1), "bins must be 2 or more, got 1"),
+    (lambda: sn.MutualInformation(3, bins=1), "bins must be a whole number from 2 to 1000 .*, got 1"),
     (lambda: sn.MutualInformation(3, bin_slope=1), "bin_slope must be a number above 1, got 1"),
     (lambda: sn.MutualInformation(3, bin_slope=math.nan), "bin_slope must be a number above 1, got nan"),
     (lambda: sn.MutualInformation(3, utilization=-0.1), "utilization must be a weight of 0 or more, .*, got -0.1"),

@@ -173,10 +173,10 @@ class Path:
         given = state.last.given if state.last and state.given is None and recomputing() else state.given
         if given is None and state.steered is not None and layer in state.steered:
             return state.steered[layer].to(layer.like()).expand(samples, -1)
-        if given is None:
+        if given is None or any(name not in given for name in names):
             raise ValueError(
                 f"a layer's position comes from outside (X in its spec), and nobody gave {' and '.join(names)}: "
-                f"wrap the network by sn.condition(net) and call it as net(images, condition)"
+                f"call what sn.condition(net) returned last, as net(images, condition)"
             )
         position = given[names[0]] if len(names) == 1 else torch.cat([given[name] for name in names], 1)
         if position.shape[0] == samples:
@@ -196,6 +196,8 @@ class Path:
         state = self.state
         if state.steered is not None and layer in state.steered:
             chosen = state.steered[layer].to(position)
+            if chosen.shape[0] not in (1, position.shape[0]):
+                raise ValueError(f"steered for {chosen.shape[0]} samples, and a layer's batch has {position.shape[0]}")
             position = torch.where(chosen.isnan(), position, chosen)
             local = position.detach()
         run = self.current(layer)

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from .collectives import sum_over_ranks
 from .histograms import conditional_entropy, entropy, kernel_histogram, soft_histogram
+from .spec import Limit
 from .tracing import Positions
 
 Weight: TypeAlias = float | Callable[[float], float]
 Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float, Tensor | None], Tensor]
 
+BINS = Limit(2, 1000, "every class counts all of them, for every spline")
 ESTIMATORS = ("bins", "kernel")
 SUMS = 0.01  # shares of classes in bf16 may sum to 1 give or take this
 ROUNDING = 0.005  # matrices in bf16 whose rows should sum to 1 may take a position that far out of [0, 1]
@@ -120,8 +122,7 @@ class MutualInformation(nn.Module):
         super().__init__()
         if classes is not None and classes < 1:
             raise ValueError(f"classes must be 1 or more (or None, without labels), got {classes}")
-        if bins < 2:
-            raise ValueError(f"bins must be 2 or more, got {bins}")
+        BINS.check("bins", bins)
         if not 1 < bin_slope < math.inf:
             raise ValueError(f"bin_slope must be a number above 1, got {bin_slope}")
         for name, weight in (("utilization", utilization), ("specialization", specialization)):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from .conditions import Condition, Conditioned
+from .conditions import Condition, Conditioned, Conditions
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .path import Path
 from .projection import External, FoldedProjection, Projection
@@ -69,6 +69,7 @@ def _describe_layer(layer: SplineLayer) -> Record:
         "first": layer.begins,
         "matching": sorted(layer.matching),
         "alone": layer.base is None,
+        "balanced": layer.balanced,
         "opened": layer.spec.closed and not layer.curves.closed,
         "storage": storage_of(layer, "knots"),
         "hierarchical": projection.hierarchical,
@@ -87,7 +88,7 @@ def _describe_paths(modules: dict[str, nn.Module]) -> Iterator[Record]:
 
 
 def _describe_conditions(net: Conditioned) -> Record:
-    return {"conditions": {name: asdict(c) for name, c in net.conditions.items()}, "sizes": net.sizes}
+    return {"conditions": {name: asdict(c) for name, c in net.conditions.items()}, "sizes": net.conditions.sizes}
 
 
 # From a record to a network
@@ -140,7 +141,7 @@ def _rebuild_conditions(net: nn.Module, described: Record) -> Conditioned:
     conditions = {
         name: Condition(**{k: _bound(v) for k, v in c.items()}) for name, c in described["conditions"].items()
     }
-    return Conditioned(net, conditions, described["sizes"])
+    return Conditioned(net, Conditions(conditions, described["sizes"]))
 
 
 def _bound(value: Any) -> Any:
@@ -155,7 +156,7 @@ def _rebuild_layer(module: nn.Module, kind: type[nn.Module] | None, name: str, d
         module.become_spline(SplineSpec.parse(described["spec"]), None if size is None else tuple(size))
     except ValueError as error:
         raise ValueError(f"layer {name!r}: {error}") from None
-    module.begins = described["first"]
+    module.begins, module.balanced = described["first"], described["balanced"]
     for inherited in described["matching"]:
         module.matching[inherited] = nn.Parameter(module.knots.new_zeros(module.coordinates, int(inherited)))
     projection = module.projection

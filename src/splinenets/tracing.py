@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -113,6 +113,12 @@ class Positions(dict[str, Tensor]):
             return self
         own, local = ({n: p for n, p in part.items() if n not in self.given} for part in (self, self.local))
         return Positions(own, local)
+
+
+def join_positions(parts: Sequence[Positions]) -> Positions:
+    """The positions of several batches, one after the other."""
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Positions(joined, given=parts[0].given)
 
 
 def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:

@@ -34,20 +34,24 @@ def export(
             raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     net, task, recipe, step = load_run(run, checkpoint)
     path = out or run / f"{purpose}.{to}"
-    images = task.augment.evaluate(task.data.test.images[:CHECKED]).to(task.dtype)
+    test = task.data.test
+    images, labels = task.augment.evaluate(test.images[:CHECKED]).to(task.dtype), test.labels[:CHECKED]
     about = {
         "classes": list(task.data.classes),
         "preparation": task.augment.preparation,
         "data": recipe.data,
-        "network": f"lenet{recipe.width}" if recipe.network == "lenet" else f"resnet{recipe.depth}",
+        "network": recipe.network_name,
         "model": recipe.model,
         "step": step,
     }
-    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, metadata=about)
+    exported = write(
+        net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, labels=labels, metadata=about
+    )
+    found = exported.metadata
     typer.echo(
-        f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
-        f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
-        f"logits to {exported.metadata['difference']:.0e}"
+        f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; beside the network in float32 "
+        f"the same answer on {found['agreeing']:,} of {len(images):,} test images, logits to {found['difference']:.0e}, "
+        f"accuracy {found['accuracy']['file']:.2%} for {found['accuracy']['network']:.2%}"
     )
 
 

@@ -15,10 +15,16 @@ Arrays = Mapping[str, Tensor]  # "train_images", "train_labels", "test_images", 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W), uint8, and their labels (N,), int64."""
+    """Images (N, C, H, W), uint8, and their labels (N,), int64; and what is known of each, (N,), if anything is."""
 
     images: Tensor
     labels: Tensor
+    values: Tensor | None = None
+
+    def part(self, chosen: slice | Tensor, device: torch.device | None = None) -> Split:
+        """Some of it, on another device if one is named."""
+        values = None if self.values is None else self.values[chosen].to(device)
+        return Split(self.images[chosen].to(device), self.labels[chosen].to(device), values)
 
 
 @dataclass(frozen=True, kw_only=True)

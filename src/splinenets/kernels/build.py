@@ -13,6 +13,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+
 from ..files import cache_folder
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
@@ -27,10 +29,21 @@ class Unavailable(ValueError):
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The kernels, or None where they cannot be had: everything works without them."""
+    _work_alone_when_forked()
     try:
         return load(SOURCE, FLAGS)
     except Unavailable:
         return None
+
+
+@lru_cache(maxsize=1)
+def _work_alone_when_forked() -> None:
+    """Give torch one thread in processes forked from now on.
+
+    They have none of their parent's threads, for which torch's OpenMP would wait for ever; kernels see to themselves.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:

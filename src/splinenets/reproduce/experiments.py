@@ -98,11 +98,25 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
     return Row(name=f"{spec}, w = {weight:g}", settings=settings, twin=twin)
 
 
+def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
+    """A LeNet on turned images that is told the angle, beside the plain one that is told it best."""
+    ways = {"nobody": "", "channels": ", told by channels", "scales": ", told by scales", "curves": ", told by a curve"}
+    model = {} if told == "curves" else {"model": STATIC}
+    return Row(
+        name=f"LeNet-{width}{ways[told]}{name}",
+        settings={"width": width, "told": told, **model, **settings},
+        twin="" if told in ("nobody", "scales") else f"LeNet-{width}, told by scales",
+    )
+
+
+SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
+# knots with plain gradients, as in the paper; they need a slower rate in a deep network
+PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
-RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
-RESNET_STANDARD = {"epochs": 8}
+RESNET_QUICK = {**LENET_QUICK, **PLAIN_RESNET, "depth": 8, "images": 150, "batch": 50}
+RESNET_STANDARD = {**PLAIN_RESNET, "epochs": 8}
 RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
-HIERARCHICAL = {"knots_rate": 0.03}  # in a deep network decisions about decisions must not change faster
+HIERARCHICAL = {"knots": "at 0.03"}  # in a deep network decisions about decisions must not change faster
 KNOTS = (2, 3, 4, 5)
 OPTIONS = ("C-R4", "C-R3", "D-R4", "D-R3")
 ORIGINAL, AUGMENTED = ", original", ", augmented"
@@ -175,6 +189,25 @@ EXPERIMENTS = {
         quick=RESNET_QUICK,
         standard=RESNET_STANDARD,
     ),
+    "turned": Experiment(
+        title="Fashion-MNIST turned by any angle",
+        recipe="turned-lenet",
+        rows=(
+            _told(4, "nobody"),
+            _told(4, "channels"),
+            _told(4, "scales"),
+            _told(4, "curves"),
+            _told(4, "curves", ", open", model="D(12)-X-R4"),
+            _told(8, "channels"),
+            _told(8, "scales"),
+            _told(8, "curves"),
+            *(_told(width, "scales") for width in (9, 10, 12)),
+            *(_told(4, "nobody", f", {low:g} to {high:g} degrees", between=(low, high)) for low, high in SECTORS),
+        ),
+        quick=LENET_QUICK,
+        standard={},
+        seeds=5,
+    ),
     "utilization": Experiment(
         title="Fashion-MNIST, utilization of positions",
         recipe="fashion-lenet",
@@ -231,4 +264,4 @@ def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe
     """What one training of a row is."""
     shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
     schedule, more = ("paper", {}) if scale == "paper" else ("fast", row.fast)
-    return load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings, **more})
+    return load_recipe(experiment.recipe, schedule, seed=seed, **{**PLAIN, **shared, **row.settings, **more})

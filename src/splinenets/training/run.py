@@ -25,7 +25,7 @@ from .. import __version__
 from ..files import lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
-from .checkpoint import restore_weights
+from .checkpoint import restore_outcome
 from .ranks import ranks
 from .recipe import Recipe
 
@@ -114,7 +114,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if which not in CHOICES:
         raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
     run = Run(Path(folder))
-    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    recipe = Recipe.stored(run.read()["recipe"], str(run.description))
     notes: list[str] = []
     found = checkpoint.read_last(run.checkpoints, notes.append)
     if found is None:
@@ -127,7 +127,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
     net = build_network(recipe, task)
-    restore_weights(net, found)
+    restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 
 

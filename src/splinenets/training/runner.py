@@ -14,10 +14,11 @@ from accelerate import Accelerator
 from torch.distributed import DistError
 
 from . import checkpoint
-from .build import build_network, build_optimizer, load_task
+from .build import build_average, build_network, load_task
 from .checkpoint import Checkpoint, State
 from .journal import Journal, Trackers, Watcher, check_trackers
 from .loop import Draw, Loop, Stop
+from .optimizer import build_optimizer
 from .ranks import accelerate_with, on_main, ranks, resolve_precision
 from .recipe import Recipe
 from .run import Run
@@ -52,7 +53,8 @@ def train(
     try:
         precision, found = begin(run, recipe, resume, watcher)
         accelerator = accelerate_with(precision, trackers, str(out))
-        state = State(net.to(accelerator.device), build_optimizer(recipe, net))
+        net = net.to(accelerator.device)
+        state = State(net, build_optimizer(recipe, net), build_average(recipe, net))
         length = state.restore(found) if found else 0
         journal = Journal(
             run, recipe, accelerator, Trackers(accelerator, trackers, recipe, state.step), watcher, length
