@@ -84,7 +84,7 @@ def unbalanced():
     net = states.trained()
     for module in net.modules():
         if isinstance(module, sn.SplineLayer):
-            module.balanced = False
+            module.balanced = module.projection.balanced = False
     return net
 
 
