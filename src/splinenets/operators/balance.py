@@ -19,7 +19,7 @@ def balanced(knots: Tensor) -> Tensor:
     """
     if not (torch.is_grad_enabled() and knots.requires_grad):
         return knots
-    return _Balanced.apply(knots)  # type: ignore[no-untyped-call, no-any-return]
+    return _Balanced.apply(knots)  # type: ignore[no-untyped-call]
 
 
 class _Balanced(torch.autograd.Function):
