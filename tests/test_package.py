@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "tables", "files", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
     "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
-    "costs", "histograms", "regularizer", "health_check", "constructors", "models", "data", "saving", "hub", "shipped",
-    "exporting", "training", "analysis", "reproduce", "commands", "cli",
+    "costs", "histograms", "regularizer", "objective", "health_check", "monitoring", "constructors", "models", "data",
+    "saving", "hub", "shipped",    "exporting", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 
