@@ -125,7 +125,7 @@ SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
 # knots with plain gradients, as in the paper; they need a slower rate in a deep network
 PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
-RESNET_QUICK = {**LENET_QUICK, **PLAIN_RESNET, "depth": 8, "images": 150, "batch": 50}
+RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
 RESNET_STANDARD = {**PLAIN_RESNET, "epochs": 8}
 RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
 HIERARCHICAL = {"knots": "at 0.03"}  # in a deep network decisions about decisions must not change faster
@@ -149,7 +149,7 @@ EXPERIMENTS = {
             ),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 24},
+        standard={"epochs": 24, **PLAIN},
     ),
     "fashion-specialization": Experiment(
         title="Fashion-MNIST, specialization of positions",
@@ -160,7 +160,7 @@ EXPERIMENTS = {
             *(_weighted("D(5)-D-R3", weight, "LeNet") for weight in (0.0, 0.05, 0.2, 1.0)),
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 6},
+        standard={"width": 16, "epochs": 6, **PLAIN},
         seeds=3,
         layers=("conv2", "dense1"),
     ),
@@ -175,7 +175,7 @@ EXPERIMENTS = {
             *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", calibrate=2500),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 16, "calibrate": 0},  # what that brings is a row of its own
+        standard={"epochs": 16, "calibrate": 0, **PLAIN},  # what that brings is a row of its own
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
@@ -236,7 +236,7 @@ EXPERIMENTS = {
             )
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 3},
+        standard={"width": 16, "epochs": 3, **PLAIN},
         layers=("conv2", "dense1"),
     ),
 }
@@ -280,4 +280,4 @@ def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe
     """What one training of a row is."""
     shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
     schedule, more = ("paper", {}) if scale == "paper" else ("fast", row.fast)
-    return load_recipe(experiment.recipe, schedule, seed=seed, **{**PLAIN, **shared, **row.settings, **more})
+    return load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings, **more})
