@@ -138,7 +138,9 @@ class SplineLayer(Level):
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
         if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
             self.check_numbers(input)
-        x, features = self.read(self.check_input(input))
+        x = self.check_input(input)
+        self.path.recognize(self, x)
+        x, features = self.read(x)
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
 
