@@ -16,9 +16,9 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
-    "tables", "files", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
+    "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
     "layers", "tracing", "conditions", "calibration", "conversion", "deployment", "costs", "histograms", "regularizer", "health_check",
-    "models", "data", "shipped", "exporting", "training", "analysis", "reproduce", "commands", "cli",
+    "models", "data", "shipped", "exporting", "serving", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

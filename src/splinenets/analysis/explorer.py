@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ..data import Split
-from ..data.folders import to_pixels
+from ..data.pictures import read_picture
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Task
@@ -26,8 +24,6 @@ from .text import printable
 
 Chosen: TypeAlias = Mapping[str, Sequence[float | None]]
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "MPO")  # MPO is what some phones call JPEG
-MOST_PIXELS = 40_000_000
 NEIGHBOURS = 8
 FILTERS = 12
 
@@ -93,20 +89,7 @@ class Explorer:
 
     def read(self, content: bytes) -> Tensor:
         """An uploaded file as the network's images are: (C, H, W), bytes."""
-        channels, height, width = self.shape
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-                if file.width * file.height > MOST_PIXELS:
-                    raise ValueError("too many pixels")
-                pixels = to_pixels(file, height, width)
-        except Exception:  # decoders fail in many ways
-            raise ValueError(
-                f"This file cannot be used: send an image ({', '.join(FORMATS[:5])}) of at most "
-                f"{MOST_PIXELS // 1_000_000} million pixels."
-            ) from None
-        if len(pixels) > channels:
-            return pixels.float().mean(0, keepdim=True).round().byte()
-        return pixels.expand(channels, -1, -1).contiguous()
+        return read_picture(content, self.shape)
 
     @torch.no_grad()
     def answer(self, pixels: Tensor, chosen: Chosen, look: str, spline: int) -> dict[str, object]:

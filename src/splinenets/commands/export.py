@@ -50,7 +50,8 @@ def export(
     found = exported.metadata
     typer.echo(
         f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; beside the network in float32 "
-        f"the same answer on {found['agreeing']:,} of {len(images):,} test images, logits to {found['difference']:.0e}, "
+        f"the same answer on {found['agreeing']:,} of {len(images):,} test images, "
+        f"logits to {found['difference']:.0e}, "
         f"accuracy {found['accuracy']['file']:.2%} for {found['accuracy']['network']:.2%}"
     )
 

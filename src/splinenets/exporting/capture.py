@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -71,9 +71,10 @@ class Inputs:
     def of(cls, conditions: Conditions, *inputs: Any, **named: Any) -> Inputs:
         """What stands in a call of a network that is told these conditions; whatever does not fit is an error."""
         (images, *more), given = conditions.sort(inputs, named)
-        if wrong := [*named, *more]:
+        if named or more:
+            names = [*named, *(name for each in more if isinstance(each, Mapping) for name in each), "without a name"]
             known = f"choose from {', '.join(conditions)}" if conditions else "this network takes images alone"
-            raise ValueError(f"unknown condition {wrong[0] if named else type(wrong[0]).__name__!r}, {known}")
+            raise ValueError(f"unknown condition {names[0]!r}, {known}")
         like = torch.empty(0)  # float32, on the CPU
         return cls(images, {n: conditions.read(n, value, len(images), like) for n, value in given.items()})
 
