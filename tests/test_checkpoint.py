@@ -1,15 +1,14 @@
 """Whatever happens while a checkpoint is written, the old or the new one can be read; damage is never silent."""
 
 import errno
-import io
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
 from tests.helpers.runs import fork, outcome
 from tests.helpers.tiny import damaged
+from tests.helpers.trouble import Trouble
 
 from splinenets.files import DamagedError
 from splinenets.training import checkpoint
@@ -42,42 +41,6 @@ def folder(tmp_path):
     return tmp_path / "checkpoints"
 
 
-class Trouble:
-    """Something happens at the n-th write, fsync, rename or removal. A write is cut in the middle."""
-
-    def __init__(self, monkeypatch, at, happen):
-        self.left, self.happen = at, happen
-        opened, replace, unlink, fsync = Path.open, Path.replace, Path.unlink, os.fsync
-        trouble = self
-
-        class Slow(io.FileIO):
-            def write(self, content):
-                if trouble.due():
-                    super().write(content[: len(content) // 2])
-                    trouble.happen()
-                return super().write(content)
-
-        def patched_open(path, mode="r", *args, **kwargs):
-            return Slow(str(path), mode) if mode == "wb" else opened(path, mode, *args, **kwargs)
-
-        def before(function):
-            def patched(*args, **kwargs):
-                if self.due():
-                    self.happen()
-                return function(*args, **kwargs)
-
-            return patched
-
-        monkeypatch.setattr(Path, "open", patched_open)
-        monkeypatch.setattr(Path, "replace", before(replace))
-        monkeypatch.setattr(Path, "unlink", before(unlink))
-        monkeypatch.setattr(os, "fsync", before(fsync))
-
-    def due(self):
-        self.left -= 1
-        return self.left == 0
-
-
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -88,8 +51,7 @@ def test_killed_at_every_operation_of_a_save(folder):
     for at in range(1, 100):
 
         def die(at=at):
-            with pytest.MonkeyPatch.context() as monkeypatch:
-                Trouble(monkeypatch, at, kill)
+            with Trouble(at, kill):
                 checkpoint.write(folder, example(30), keep=1)
 
         code = outcome(fork(die))
@@ -111,7 +73,7 @@ def test_killed_at_every_operation_of_a_save(folder):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number, monkeypatch):
+def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     failures = 0
     for at in range(1, 100):
@@ -119,15 +81,14 @@ def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number, m
         def fail():
             raise OSError(number, os.strerror(number))
 
-        with monkeypatch.context() as patch:
-            trouble = Trouble(patch, at, fail)
+        with Trouble(at, fail) as trouble:
             try:
                 checkpoint.write(folder, example(30), keep=2)
             except OSError as error:
                 failures += 1
                 assert error.errno == number
                 assert number == errno.EACCES or str(folder) in str(error)
-            done = trouble.left > 0
+        done = trouble.met < at
         assert checkpoint.read_last(folder, silent).step in (10, 30)
         if checkpoint.steps(folder) == [10]:
             assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

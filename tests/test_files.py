@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -46,6 +47,26 @@ def test_compiled_code_is_kept_there(tmp_path, monkeypatch):
     with pytest.raises(build.Unavailable, match=str(tmp_path / "splinenets/native")):
         build.load(build.SOURCE, build.FLAGS)
     assert [path.parent for path in made] == [cache_folder() / "native"]
+
+
+def test_damaged_code_is_compiled_anew(tmp_path, monkeypatch):
+    """Loading it would end the process, or compute something else."""
+    target, made = tmp_path / "kernels-0.so", []
+
+    def compiler(command, **_):
+        made.append(command)
+        Path(command[-1]).write_bytes(b"code")
+        return CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    assert build.compiled(target) is None
+    kept = build.compile_to(target, build.SOURCE, "c++", ())
+    assert build.compiled(target) == kept
+    for damage in (b"cod", b"code\0", b"cOde", b""):
+        kept.write_bytes(damage)
+        assert build.compiled(target) is None
+    assert build.compile_to(target, build.SOURCE, "c++", ()) == kept
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"code"]
 
 
 def test_one_holds_a_lock_at_a_time(tmp_path):

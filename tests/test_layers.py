@@ -14,6 +14,11 @@ CASES = [
     pytest.param(name, f"{kind}(5)-{decision}-{rank} degree={degree}", id=f"{name}-{kind}{decision}{rank}d{degree}")
     for name, kind, decision, rank, degree in product(LAYERS, "DH", "CD", ("R4", "G2", "R3"), (1, 2, 3))
 ]
+CLOSED = [
+    pytest.param(name, spec, id=f"{name}-{spec}")
+    for name in LAYERS
+    for spec in ("D(5)-C-R3 closed", "H(5)-D-G2 degree=3 closed", "H(2)-C-R4 degree=1 dims=2 closed raw")
+]
 
 
 def run(layer, x, parent, strategy):
@@ -34,7 +39,7 @@ def run(layer, x, parent, strategy):
     return y.detach(), found
 
 
-@pytest.mark.parametrize(("name", "spec"), CASES)
+@pytest.mark.parametrize(("name", "spec"), [*CASES, *CLOSED])
 def test_equals_one_sample_at_a_time(name, spec):
     torch.manual_seed(0)
     layer, shape = make(name, f"{spec} diffusion=0.75")
@@ -111,6 +116,7 @@ def test_a_sample_without_a_batch(name):
         ("conv1d", "H(3)-C-R3"),
     ],
 )
+@pytest.mark.usefixtures("plain_gradients")
 def test_gradcheck(name, spec, strategy):
     torch.manual_seed(0)
     layer, shape = make(name, spec)

@@ -164,7 +164,7 @@ def test_wrong_images():
     for wrong in (some[0], some[:, :, 1:], some.double(), some.repeat(1, 2, 1, 1)):
         with pytest.raises(ValueError, match=r"\(N, 1, 28, 28\), got"):
             found(wrong)
-    with pytest.raises(ValueError, match="threads must be 1 or more"):
+    with pytest.raises(ValueError, match="threads must lie between 1 and"):
         engine(net, some, 0)
 
 

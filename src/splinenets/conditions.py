@@ -71,11 +71,10 @@ class Conditions(dict[str, Condition]):
                 values = values.to(like.device, numbers)
         except (TypeError, ValueError, RuntimeError):
             raise ValueError(f"the condition {name!r} is a tensor or a number, got {type(value).__name__}") from None
-        values = values.expand(samples, size) if values.dim() == 0 else values
-        values = values.unsqueeze(1) if values.dim() == 1 and size == 1 else values
-        if values.dim() != 2 or values.shape[1] != size or values.shape[0] != samples:
+        if values.shape not in ((), (samples, size), *([(samples,)] if size == 1 else [])):
             wanted = f"({samples},)" if size == 1 else f"({samples}, {size})"
             raise ValueError(f"the condition {name!r} has shape {wanted} for this batch, got {tuple(values.shape)}")
+        values = values.expand(samples, size) if values.dim() == 0 else values.reshape(samples, size)
         if not torch.compiler.is_compiling():
             self.check(name, values)
         return values

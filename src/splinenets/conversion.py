@@ -13,18 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
+from .layers import SplineLayer
 from .path import Level
 from .spec import SplineSpec
+from .structure import SPLINES, mark, spline_class
 from .tables import text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
-SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
-    nn.Linear: SplineLinear,
-    nn.Conv1d: SplineConv1d,
-    nn.Conv2d: SplineConv2d,
-    nn.Conv3d: SplineConv3d,
-}
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -114,6 +109,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         with steer(net, {n: level.like().new_full(level.position_shape, 0.5) for n, level in outside.items()}):
             calibrate(net, [example])
     net.conversion = conversion  # type: ignore[assignment]
+    mark(net)
     return net
 
 
@@ -176,6 +172,14 @@ def _assign(
     return result
 
 
+def computes_as(module: nn.Module, kinds: Iterable[type[nn.Module]]) -> bool:
+    """Whether a module computes what the first of these classes that it belongs to computes, and not in its own way."""
+    kind = next((k for k in kinds if isinstance(module, k)), None)
+    ways = ("__call__", "forward", "_conv_forward")
+    own = any(hasattr(kind, way) and getattr(type(module), way) is not getattr(kind, way) for way in ways)
+    return kind is not None and not own and "forward" not in module.__dict__
+
+
 def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
     """Why a layer cannot be a spline layer, or nothing."""
     if isinstance(module, SplineLayer):
@@ -194,10 +198,7 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
         return "its weight is computed from other parameters"
     if type(weight.data) is not Tensor or not weight.is_floating_point():
         return f"its weight is {type(weight.data).__name__} of {weight.dtype}, not plain floats"
-    own = [
-        m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
-    ]
-    if own or "forward" in module.__dict__:
+    if not computes_as(module, (torch_type,)):
         return f"{type(module).__name__} has a forward of its own"
     parent = net.get_submodule(name.rpartition(".")[0])
     if isinstance(parent, READERS):
@@ -221,14 +222,6 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
     return ""
 
 
-def _spline_class(module: nn.Module) -> type[SplineLayer]:
-    torch_type = next(t for t in SPLINES if isinstance(module, t))
-    if type(module) is torch_type:
-        return SPLINES[torch_type]
-    # a subclass that computes what its parent computes keeps its other methods
-    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {"torch_layer": type(module)})
-
-
 def _make_spline(
     module: nn.Module,
     spec: SplineSpec,
@@ -240,7 +233,7 @@ def _make_spline(
     """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
     weight = module.get_parameter("weight")
     size = next(iter(reach.sizes.get(module, ())), None) if spec.projection == "dot" else None
-    module.__class__ = _spline_class(module)
+    module.__class__ = spline_class(module)
     assert isinstance(module, SplineLayer)
     try:
         module.become_spline(spec, size)

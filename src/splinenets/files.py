@@ -135,14 +135,24 @@ class DamagedError(ValueError):
 def write_sealed(path: Path, content: Mapping[str, object]) -> None:
     """Write JSON and its digest; ``path`` is replaced whole, or stays as it was."""
     with replacing(path) as file:
-        file.write(json.dumps({"content": content, "sha256": _digest(content)}, indent=1).encode())
+        file.write(seal(content).encode())
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """The content, or ``DamagedError`` with the reason."""
+    return unseal(path.read_bytes(), path)
+
+
+def seal(content: Mapping[str, object]) -> str:
+    """JSON with its digest beside it."""
+    return json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
+
+
+def unseal(sealed: str | bytes, path: Path) -> dict[str, Any]:
+    """What was sealed, or ``DamagedError`` with the reason."""
     try:
-        sealed = json.loads(path.read_bytes())
-        content, expected = sealed["content"], sealed["sha256"]
+        parsed = json.loads(sealed)
+        content, expected = parsed["content"], parsed["sha256"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {type(error).__name__}, {error}") from None
     if not isinstance(content, dict) or _digest(content) != expected:

@@ -14,6 +14,7 @@ from .conversion import convert
 from .data import augmentation
 from .files import read_metadata
 from .models import build
+from .saving import dress
 
 FOLDER = Path(__file__).parent / "trained"
 
@@ -50,8 +51,8 @@ def pretrained(name: str) -> nn.Module:
     if card["model"] != "static":
         net = convert(net, card["model"], example=torch.zeros(1, channels, size, size), skip=card["plain"])
     net.load_state_dict(load_file(path))
-    prepare = augmentation(card["augment"], mean=card["mean"], std=card["std"]).evaluate
-    net.prepare, net.classes, net.card = prepare, tuple(card["classes"]), card  # type: ignore[assignment]
+    augment = augmentation(card["augment"], mean=card["mean"], std=card["std"])
+    dress(net, card["classes"], augment.preparation, card)
     return net.eval()
 
 

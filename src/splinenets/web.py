@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         """Read a while what nobody wants, so that whoever still sends it hears the answer."""
         self.wfile.flush()
         left = min(int(self.headers["Content-Length"]), 10 * self.largest)
-        while left and (part := self.rfile.read1(min(left, 65536))):  # type: ignore[attr-defined]
+        while left and (part := self.rfile.read1(min(left, 65536))):
             left -= len(part)
 
     def _send(self, status: int, content: bytes, kind: str) -> None:

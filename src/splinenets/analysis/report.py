@@ -62,7 +62,7 @@ def write_report(folders: Sequence[Path], out: Path) -> list[str]:
 def observe_all(records: Sequence[Record]) -> list[Subject]:
     """Let every network that there is see its test images."""
     loaded = [r.loaded for r in records if r.loaded is not None]
-    images = [task.example(1).to(next(net.parameters()).device) for net, task in loaded]
+    images = [tuple(x.to(next(net.parameters()).device) for x in task.example(1)) for net, task in loaded]
     times = iter(latencies([net for net, _ in loaded], images))
     return [Subject(r, observe(*r.loaded), next(times)) if r.loaded else Subject(r, None, None) for r in records]
 

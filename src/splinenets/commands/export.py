@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from ..data import load, prepare
+from ..data.listing import is_listed
 from ..exporting import FORMATS, PURPOSES, load_export
 from ..exporting import export as write
 
@@ -40,7 +41,7 @@ def export(
         "classes": list(task.data.classes),
         "preparation": task.augment.preparation,
         "data": recipe.data,
-        "network": f"lenet{recipe.width}" if recipe.network == "lenet" else f"resnet{recipe.depth}",
+        "network": recipe.network_name,
         "model": recipe.model,
         "step": step,
     }
@@ -62,7 +63,10 @@ def evaluate_file(path: Path) -> None:
     about = exported.metadata
     if "preparation" not in about:
         raise ValueError(f"{path} does not say what it was trained on: only exports of runs do")
-    data = load(about["data"], size=about["input"][1] if about["data"].startswith("folder:") else None)
+    channels, size, _ = about["input"]
+    data = load(about["data"], size=size if is_listed(about["data"]) else None)
+    if channels != data.test.images.shape[1]:
+        data = data.in_colour()
     images = prepare(data.test.images, about["preparation"])
     right = sum(
         int((exported(some).argmax(1) == labels).sum())

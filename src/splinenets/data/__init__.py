@@ -1,10 +1,10 @@
 """Data sets, in memory as uint8: where they come from, how they are checked, batched and augmented."""
 
-from .augment import Augmentation, augmentation, prepare, statistics
-from .batches import Batches, in_order, seeded
+from .augment import Augmentation, augmentation, flip, prepare, statistics
+from .batches import Batches, in_order, mirrored, seeded
 from .dataset import Dataset, Split
 from .download import DownloadWatcher
-from .folders import load_folder
+from .folders import load_csv, load_folder
 from .sources import Status, get, status
 from .store import load
 
@@ -16,10 +16,13 @@ __all__ = [
     "Split",
     "Status",
     "augmentation",
+    "flip",
     "get",
     "in_order",
     "load",
+    "load_csv",
     "load_folder",
+    "mirrored",
     "prepare",
     "seeded",
     "statistics",

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from onnxscript import ir, opset18
 from torch import Tensor, nn
 
-from ..deployment import stored
 from ..layers import SplineLayer
 from ..operators import Convolution
 from ..projection import FoldedProjection
+from ..storage import stored
 from .capture import LAYER, LOGITS, PLACE, Capture, Inputs, Obstacles, capture, folded_projection, matching
 from .formats import KEY, Exported
 from .ramps import ramps

@@ -44,7 +44,9 @@ class Server(web.Server):
     def describe(self) -> dict[str, Any]:
         """What is served."""
         about = self.exported.metadata
-        known = {name: about[name] for name in ("model", "network", "data", "classes", "input") if name in about}
+        known: dict[str, Any] = {
+            name: about[name] for name in ("model", "network", "data", "classes", "input") if name in about
+        }
         return {"file": self.name, **known, "conditions": self.exported.conditions.described()}
 
     def classify(self, pictures: list[bytes], conditions: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from ctypes import CDLL, Structure, addressof, byref, c_char_p, c_int64, c_void_p
@@ -16,10 +17,13 @@ from torch import Tensor
 from ...basis import basis_matrix
 from ...kernels import Unavailable, load
 from ...kernels.build import SOURCE as KERNELS
+from ...operators import readable
 from .program import Kind, Program, layout
 
 SOURCE = Path(__file__).with_name("engine.cpp")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", f"-I{KERNELS.parent}")
+
+MOST_THREADS = 1024  # each has memory of its own
 
 
 class _Plan(Structure):
@@ -60,10 +64,9 @@ class Engine:
     """Images (N, C, H, W), float32 -> logits (N, classes). Threads share one image, or take one each of several."""
 
     def __init__(self, program: Program, threads: int = 1) -> None:
-        if threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {threads}")
-        library = build()
-        steps = np.ascontiguousarray(program.steps)
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
+        self._steps = steps = np.ascontiguousarray(program.steps)
         first = steps[steps["kind"] == Kind.INPUT][0]["output"]
         last = steps[steps["kind"] == Kind.OUTPUT][0]["input"]
         self.input, self.classes = tuple(int(first[n]) for n in ("channels", "height", "width")), int(last["channels"])
@@ -73,14 +76,19 @@ class Engine:
         degrees = range(1 + max(int(steps[name].max()) for name in ("degree", "decision_degree")))
         self._bases = [torch.tensor(basis_matrix(degree), dtype=torch.float32) for degree in degrees]
         self._matrices = (c_void_p * len(degrees))(*(basis.data_ptr() for basis in self._bases))
-        plan = _Plan(steps.ctypes.data, len(steps), self._weights.data_ptr(), addressof(self._matrices))
-        plan.arena, plan.threads = program.arena, threads
-        self._run = library.splinenets_run
-        self._handle = library.splinenets_create(byref(plan))
+        self._arena, self._threads = program.arena, threads
+        self._start()
+
+    def _start(self) -> None:
+        """Begin the engine's threads in this process."""
+        library = build()
+        plan = _Plan(self._steps.ctypes.data, len(self._steps), self._weights.data_ptr(), addressof(self._matrices))
+        plan.arena, plan.threads = self._arena, self._threads
+        self._run, self._handle = library.splinenets_run, library.splinenets_create(byref(plan))
         if not self._handle:
-            raise MemoryError(f"not enough memory for the native runtime with {threads} threads")
-        self._lock = threading.Lock()
-        weakref.finalize(self, library.splinenets_destroy, self._handle)
+            raise MemoryError(f"not enough memory for the native runtime with {self._threads} threads")
+        self._lock, self._process = threading.Lock(), os.getpid()
+        weakref.finalize(self, _stop, library, self._handle, self._process)
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes)."""
@@ -89,9 +97,21 @@ class Engine:
                 f"the network takes float32 images of shape (N, {', '.join(map(str, self.input))}), "
                 f"got {images.dtype} of shape {tuple(images.shape)}"
             )
+        if not readable(images):
+            raise ValueError(
+                f"the network takes plain tensors on the CPU, got {type(images).__name__} on {images.device}"
+            )
         images = images.contiguous()
         logits = torch.empty(len(images), self.classes)
+        if self._process != os.getpid():  # a process that was forked has none of its parent's threads
+            self._start()
         if len(images):
             with self._lock:
                 self._run(self._handle, images.data_ptr(), logits.data_ptr(), len(images))
         return logits
+
+
+def _stop(library: CDLL, handle: int, process: int) -> None:
+    """End an engine, in the process whose threads it has: in another, nobody would answer."""
+    if process == os.getpid():
+        library.splinenets_destroy(handle)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.fx.node import Argument
 
-from ...deployment import stored
 from ...layers import SplineLayer, SplineLinear
 from ...operators import Convolution
+from ...storage import stored
 from ..capture import LAYER, Capture, folded_projection, matching
 from .program import LANES, NOWHERE, Image, Kind, Matrix, Program, Step, assemble, padded
 
