@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..data import Split
-from ..data.folders import to_pixels
+from ..data.decoding import to_pixels
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Task
