@@ -244,7 +244,7 @@ def test_archives_hold_what_folders_hold(pictures, tmp_path, stream):
     assert contents(packed.train) == contents(plain.train)
     assert contents(packed.test) == contents(plain.test)
     one = load(f"tar:{tmp_path / 'shards/train-000000.tar'}", size=SIZE)  # alone, it holds out a fifth of itself
-    assert (len(one.train.labels), len(one.test.labels)) == (21, 5)
+    assert (len(one.train.labels), len(one.test.labels)) == (20, 6)
 
 
 def test_training_on_archives(pictures, tmp_path):
@@ -255,7 +255,7 @@ def test_training_on_archives(pictures, tmp_path):
 
 
 def test_archives_that_are_none(tmp_path):
-    with pytest.raises(ValueError, match="holds no .tar files"):
+    with pytest.raises(ValueError, match=r"holds no \.tar files"):
         load(f"tar:{tmp_path}")
     with pytest.raises(ValueError, match="there is no tar archive"):
         load(f"tar:{tmp_path / 'x.tar'}")

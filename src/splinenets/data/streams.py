@@ -6,7 +6,10 @@ is shared out between ranks, sees what it would see of images in memory, bit for
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -19,6 +22,7 @@ from .decoding import Place, read_image
 
 AHEAD = 2  # batches that each worker keeps ready
 SHARE = 0.5  # of the memory, beyond which images stay on disk
+PR_SET_PDEATHSIG = 1  # of Linux' prctl
 CHOICES = ("auto", "always", "never")
 
 Chosen: TypeAlias = slice | Tensor | int
@@ -98,6 +102,12 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
+def _end_with_parent(worker: int) -> None:
+    """Where the system can, a worker ends as soon as the process that it works for does, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def in_batches(images: Tensor | Stream, batches: Iterable[Tensor], workers: int) -> Generator[Tensor, None, None]:
     """The images of each batch in turn, a stream's decoded ahead by so many processes: (n,) each -> (n, C, H, W) each.
 
@@ -111,6 +121,7 @@ def in_batches(images: Tensor | Stream, batches: Iterable[Tensor], workers: int)
         num_workers=workers,
         prefetch_factor=AHEAD,
         collate_fn=_as_it_is,
+        worker_init_fn=_end_with_parent,
         generator=torch.Generator(),  # so that torch's own stays as it is
     )
     return _received(iter(loader))
