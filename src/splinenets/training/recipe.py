@@ -61,6 +61,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "keep": (1, 1000),
     "seed": (0, 2**62),
 }
+UNSEEN = ("stream", "workers")  # fields that change nothing in what a run computes
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table like {key = 1}"}
 TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
@@ -306,8 +307,9 @@ class Recipe:
 
     def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
-        before = Recipe.stored(earlier, where).as_dict()
-        return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
+        before, now = Recipe.stored(earlier, where).as_dict(), self.as_dict()
+        told_apart = (key for key in now if before[key] != now[key] and key not in UNSEEN)
+        return next(((key, before[key], now[key]) for key in told_apart), None)
 
 
 @cache
