@@ -25,6 +25,7 @@ from .told import ToldByChannels, ToldByScales, told_channels
 from .weights import load_weights
 
 WHITENED = 2_000  # images whose patches an Air whitens
+MEASURED = 20_000  # images on disk by whose brightness all are normalised
 EXAMPLES = 100  # images that show a converted network its sizes and first statistics
 DTYPES = {"float64": torch.float64}
 Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) where a network is told them
@@ -69,11 +70,13 @@ class Task:
 
 def load_task(recipe: Recipe) -> Task:
     """Load and verify the data of a recipe."""
-    data = load(recipe.data, size=recipe.image_size if is_listed(recipe.data) else None)
+    size = recipe.image_size if is_listed(recipe.data) else None
+    data = load(recipe.data, size=size, stream=recipe.stream, broken=recipe.broken)
     data = choose_images(data, recipe.images, recipe.held_out)
     if in_colour(recipe):
         data = data.in_colour()
-    mean, deviation = statistics(data.train.images)
+    measured = data.train.images if isinstance(data.train.images, Tensor) else data.train.images.narrow(slice(MEASURED))
+    mean, deviation = statistics(measured.split(250))
     augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
     change = recipe.change
     if change is not None:
@@ -112,8 +115,8 @@ def choose_images(data: Dataset, images: int = 0, held_out: int = 0) -> Dataset:
             f"{data.name} has {len(labels)} training images, too few to train on {images or 'some'} "
             f"and hold out {held_out}"
         )
-    test = whole.part(slice(left, None)) if held_out else data.test
-    return replace(data, train=whole.part(slice(images or left)), test=test)
+    test = whole.narrow(slice(left, None)) if held_out else data.test
+    return replace(data, train=whole.narrow(slice(images or left)), test=test)
 
 
 def build_twin(recipe: Recipe, task: Task, note: Callable[[str], object] = str) -> nn.Module:
