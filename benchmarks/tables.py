@@ -17,6 +17,7 @@ import splinenets as sn
 from benchmarks import compiled, engine, information, latency, regularizer, versions
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
+from campaign import results as campaign
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 from splinenets.reproduce.outcome import Found
 
@@ -172,6 +173,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "versions": ("docs/performance.md", versions.versions),
     **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer.md", regularizer.added),
+    "campaign": ("docs/reliability.md", campaign.chapters),
+    "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 

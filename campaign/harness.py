@@ -28,7 +28,7 @@ from tests.helpers.runs import fork
 from splinenets.kernels.build import library
 
 GIGABYTE = 1 << 30
-CHUNK = 100  # cases that are generated together: trial 250 is the same whether 300 or 3,000 are asked for
+CHUNK = 50  # cases that are generated together: trial 250 is the same whether 300 or 3,000 are asked for
 LONGEST = 400  # letters of a reason
 
 
