@@ -14,7 +14,7 @@ from statistics import mean, stdev
 import torch
 
 import splinenets as sn
-from benchmarks import compiled, engine, information, latency, regularizer, versions
+from benchmarks import compiled, engine, folders, information, latency, regularizer, versions
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
 from campaign import results as campaign
@@ -171,6 +171,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "memory": ("docs/performance.md", engine.memory),
     "compiled": ("docs/performance.md", compiled.compiled),
     "versions": ("docs/performance.md", versions.versions),
+    "folders": ("docs/training.md", folders.table),
     **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer.md", regularizer.added),
     "campaign": ("docs/reliability.md", campaign.chapters),

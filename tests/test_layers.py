@@ -116,6 +116,7 @@ def test_a_sample_without_a_batch(name):
         ("conv1d", "H(3)-C-R3"),
     ],
 )
+@pytest.mark.usefixtures("plain_gradients")
 def test_gradcheck(name, spec, strategy):
     torch.manual_seed(0)
     layer, shape = make(name, spec)

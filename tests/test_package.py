@@ -17,8 +17,9 @@ ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
     "tables", "files", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
-    "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "deployment", "costs",
-    "histograms", "regularizer", "health_check", "constructors", "models", "data", "saving", "hub", "shipped", "exporting", "training", "analysis", "reproduce", "commands", "cli",
+    "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
+    "costs", "histograms", "regularizer", "objective", "health_check", "monitoring", "constructors", "models", "data",
+    "saving", "hub", "shipped",    "exporting", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from tests.helpers.commands import call
 from tests.helpers.grammars import KEYS, junk, numbers, tokens, toml, words
 
 import splinenets
+from splinenets.training.draft import load_recipe, recipe_names
 from splinenets.training.loop import learning_rate
-from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
+from splinenets.training.recipe import Recipe, from_text, parse_override, recipe_types
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])

@@ -172,6 +172,14 @@ def _assign(
     return result
 
 
+def computes_as(module: nn.Module, kinds: Iterable[type[nn.Module]]) -> bool:
+    """Whether a module computes what the first of these classes that it belongs to computes, and not in its own way."""
+    kind = next((k for k in kinds if isinstance(module, k)), None)
+    ways = ("__call__", "forward", "_conv_forward")
+    own = any(hasattr(kind, way) and getattr(type(module), way) is not getattr(kind, way) for way in ways)
+    return kind is not None and not own and "forward" not in module.__dict__
+
+
 def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
     """Why a layer cannot be a spline layer, or nothing."""
     if isinstance(module, SplineLayer):
@@ -190,10 +198,7 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
         return "its weight is computed from other parameters"
     if type(weight.data) is not Tensor or not weight.is_floating_point():
         return f"its weight is {type(weight.data).__name__} of {weight.dtype}, not plain floats"
-    own = [
-        m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
-    ]
-    if own or "forward" in module.__dict__:
+    if not computes_as(module, (torch_type,)):
         return f"{type(module).__name__} has a forward of its own"
     parent = net.get_submodule(name.rpartition(".")[0])
     if isinstance(parent, READERS):

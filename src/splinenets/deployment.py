@@ -1,149 +1,26 @@
-"""Smaller networks with the same answers: batch norm folded into knots, everything for inference, splines as points."""
+"""Smaller networks with the same answers: everything folded for inference, and splines as points."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils import parametrize
+from torch import Tensor, nn
 
 from .conditions import Conditioned, Given
 from .conversion import copy_network
+from .folding import fold_batchnorm
 from .layers import SplineLayer
-from .path import Level
 from .projection import External, FoldedProjection, Projection
 from .storage import STORAGES, store
-from .structure import BATCH_NORMS, SPLINES, mark
-from .tracing import remove_path, run_example
+from .structure import mark
+from .tracing import remove_path
 
 Net = TypeVar("Net", bound=nn.Module)
-Pair = tuple[str, str]
 
 
-def fold_batchnorm(net: Net, example: Any = None) -> Net:
-    """A copy in which batch norms that follow a convolution or linear layer, plain or spline, are part of its weights.
-
-    Exact in eval mode: scaling every knot scales every mixture. What follows what is read from the network's code, or
-    seen when an example passes; networks that decide while they run need the ``example``.
-    """
-    net = copy_network(net)
-    pairs = _pairs_of_graph(net) if example is None else _pairs_of_example(net, example)
-    for layer, norm in pairs:
-        _fold(net, layer, norm)
-    return net
-
-
-def _foldable(net: nn.Module, layer: str, norm: str) -> bool:
-    module, batch_norm = net.get_submodule(layer), net.get_submodule(norm)
-    kinds = isinstance(module, tuple(SPLINES)) and isinstance(batch_norm, BATCH_NORMS)
-    return kinds and getattr(batch_norm, "running_var", None) is not None and not parametrize.is_parametrized(module)
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        return isinstance(module, Level) or super().is_leaf_module(module, name)
-
-
-def _pairs_of_graph(net: nn.Module) -> list[Pair]:
-    if isinstance(net, Conditioned):
-        return [(f"net.{layer}", f"net.{norm}") for layer, norm in _pairs_of_graph(net.net)]
-    try:
-        graph = _Tracer().trace(net)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"cannot read from its code what {type(net).__name__} does ({reason}): pass an example input"
-        ) from error
-    calls = [node for node in graph.nodes if node.op == "call_module"]
-    times = Counter(str(node.target) for node in calls)
-    pairs = []
-    for node in calls:
-        before = node.args[0] if node.args else None
-        if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
-            continue
-        pair = (str(before.target), str(node.target))
-        if times[pair[0]] == times[pair[1]] == 1 and _foldable(net, *pair):
-            pairs.append(pair)
-    return pairs
-
-
-def _pairs_of_example(net: nn.Module, example: Any) -> list[Pair]:
-    """Pairs that an example shows, each kept only if the network's answers stay the same without it."""
-    outputs: dict[int, str] = {}
-    alive: list[Tensor] = []  # so that no address is used twice
-    times: Counter[str] = Counter()
-    pairs: list[Pair] = []
-
-    def watch(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            times[name] += 1
-            if isinstance(module, BATCH_NORMS) and args and (layer := outputs.get(id(args[0]))) is not None:
-                pairs.append((layer, name))
-            elif isinstance(output, Tensor):
-                outputs[id(output)] = name
-                alive.append(output)
-
-        return hook
-
-    watched = [n for n, m in net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]
-    handles = [net.get_submodule(name).register_forward_hook(watch(name)) for name in watched]
-    try:
-        expected = run_example(net, example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    pairs = [p for p in pairs if times[p[0]] == times[p[1]] == 1 and _foldable(net, *p)]
-    if _same(_folded(net, pairs), expected, example):
-        return pairs
-    # some output is used by more than its batch norm
-    return [pair for pair in pairs if _same(_folded(net, [pair]), expected, example)]
-
-
-def _folded(net: nn.Module, pairs: list[Pair]) -> nn.Module:
-    twin = copy_network(net)
-    for pair in pairs:
-        _fold(twin, *pair)
-    return twin
-
-
-def _same(net: nn.Module, expected: Any, example: Any) -> bool:
-    found = run_example(net, example)
-    for a, b in zip(_tensors(found), _tensors(expected), strict=True):
-        tolerance = 1e-3 * b.abs().max().item() + 1e-6
-        if not torch.allclose(a, b, rtol=0, atol=tolerance):
-            return False
-    return True
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output] if output.is_floating_point() else []
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    return [t for part in output for t in _tensors(part)] if isinstance(output, list | tuple) else []
-
-
-@torch.no_grad()
-def _fold(net: nn.Module, layer_name: str, norm_name: str) -> None:
-    layer: Any = net.get_submodule(layer_name)
-    norm: Any = net.get_submodule(norm_name)
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    scale = scale if norm.weight is None else scale * norm.weight
-    bias = 0 if layer.bias is None else layer.bias
-    shift = (bias - norm.running_mean) * scale + (0 if norm.bias is None else norm.bias)
-    layer.bias = nn.Parameter(shift.detach().clone())
-    weight = layer.base if isinstance(layer, SplineLayer) else layer.weight
-    if weight is not None:
-        weight.mul_(scale.view(-1, *[1] * (weight.dim() - 1)))
-    if isinstance(layer, SplineLayer):
-        layer.knots.mul_(scale.view(-1, 1))
-    parent, _, child = norm_name.rpartition(".")
-    setattr(net.get_submodule(parent), child, nn.Identity())
-
-
+@torch.inference_mode(False)
 @torch.no_grad()
 def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     """A copy for inference: batch norms, the knots' base and the projections' standardisation are folded.
@@ -177,6 +54,7 @@ def collapse(net: Conditioned, at: Given | Mapping[str, Any] = 0.5, tolerance: f
 def collapse(net: Net, at: float | Mapping[str, Tensor] = 0.5, tolerance: float = 1e-3) -> Net: ...
 
 
+@torch.inference_mode(False)
 def collapse(net: nn.Module, at: Given | Mapping[str, Any] = 0.5, tolerance: float = 1e-3) -> nn.Module:
     """A copy without splines: every layer keeps the weights of one position.
 

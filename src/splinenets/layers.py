@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .functional import Size
-from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
+from .operators import Convolution, Curves, LinearMap, Operation, balanced, compute, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
 from .projection import External, Projection, Proposer
 from .spec import SplineSpec
@@ -48,6 +48,7 @@ class SplineLayer(Level):
     projection: Proposer
     channel_dim: int
     input_size: tuple[int, ...] | None
+    balanced = True  # offsets have balanced gradients; False: plain ones, as before version 0.2
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
@@ -126,7 +127,8 @@ class SplineLayer(Level):
     def curves(self) -> Curves:
         """The layer's splines."""
         closed = self.spec.closed and len(self.knots) == self.dims * self.spec.knots  # and not opened for inference
-        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
+        knots = balanced(self.knots) if self.balanced and self.base is not None else self.knots
+        return Curves(knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -51,8 +51,17 @@ def remove_path(net: nn.Module) -> None:
     for module in net.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key, hook in list(hooks.items()):
-                if isinstance(getattr(hook, "__self__", None), Path):
+                if _is_of_a_path(hook):
                     del hooks[key]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anybody but a path listens to a module's calls, or changes what goes in and out."""
+    return not all(map(_is_of_a_path, [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]))
+
+
+def _is_of_a_path(hook: Callable[..., object]) -> bool:
+    return isinstance(getattr(hook, "__self__", None), Path)
 
 
 @contextmanager

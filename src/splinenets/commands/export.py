@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from ..data import load, prepare
+from ..data.listing import is_listed
 from ..exporting import FORMATS, PURPOSES, load_export
 from ..exporting import export as write
 
@@ -61,7 +62,10 @@ def evaluate_file(path: Path) -> None:
     about = exported.metadata
     if "preparation" not in about:
         raise ValueError(f"{path} does not say what it was trained on: only exports of runs do")
-    data = load(about["data"], size=about["input"][1] if about["data"].startswith("folder:") else None)
+    channels, size, _ = about["input"]
+    data = load(about["data"], size=size if is_listed(about["data"]) else None)
+    if channels != data.test.images.shape[1]:
+        data = data.in_colour()
     images = prepare(data.test.images, about["preparation"])
     right = sum(
         int((exported(some).argmax(1) == labels).sum())

@@ -4,7 +4,7 @@ from .augment import Augmentation, augmentation, flip, prepare, statistics
 from .batches import Batches, in_order, mirrored, seeded
 from .dataset import Dataset, Split
 from .download import DownloadWatcher
-from .folders import load_folder
+from .folders import load_csv, load_folder
 from .sources import Status, get, status
 from .store import load
 
@@ -20,6 +20,7 @@ __all__ = [
     "get",
     "in_order",
     "load",
+    "load_csv",
     "load_folder",
     "mirrored",
     "prepare",

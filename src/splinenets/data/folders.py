@@ -1,10 +1,9 @@
-"""Folders of images, one folder per class."""
+"""Image files, in memory: decoded, scaled and cut to one size."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +12,14 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset, Split
+from .listing import CSV_PREFIX, FOLDER_PREFIX, File, Listing, list_images
 
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
 COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
+BEHIND = (128, 128, 128, 255)  # what shows where an image is transparent: neither dark nor light things vanish on it
 
 
 def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
@@ -28,65 +28,49 @@ def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out:
     Below ``path`` lie either train/CLASS/... and test/CLASS/... (or val/ in place of test/), or CLASS/... alone; then
     the share ``held_out`` of each class becomes its test images, chosen by file name: the same on every machine.
     An image is scaled until it fills ``size``, and what juts out is cut off evenly. Images are grey if all files are,
-    otherwise RGB; transparency is dropped.
+    otherwise RGB; what is transparent is grey.
     """
-    path = Path(path).expanduser()
+    return load_listed(f"{FOLDER_PREFIX}{path}", size, held_out)
+
+
+def load_csv(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
+    """A data set of the image files that a CSV file lists, with their labels: like ``load_folder`` otherwise.
+
+    Its columns are file and label and, if you like, split (train, test or val) and value, a number for each image.
+    """
+    return load_listed(f"{CSV_PREFIX}{path}", size, held_out)
+
+
+def load_listed(name: str, size: int | tuple[int, int] = 32, held_out: float = 0.2) -> Dataset:
+    """All images of "folder:PATH" or "csv:PATH", in memory."""
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
-    if not 0 < held_out < 1:
-        raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
-    train, test = find_images(path, held_out)
-    count = sum(map(len, train.values()))
-    images = read_images([file for files in (*train.values(), *test.values()) for file in files], height, width)
+    return load_listing(list_images(name, held_out), height, width)
+
+
+def load_listing(listing: Listing, height: int, width: int) -> Dataset:
+    """All files of a listing, in memory."""
+    images = read_images([file.path for file in (*listing.train, *listing.test)], height, width)
+    train, test = images.tensor_split([len(listing.train)])
     return Dataset(
-        name=f"folder:{path}",
-        train=Split(images[:count], class_numbers(train)),
-        test=Split(images[count:], class_numbers(test)),
-        classes=tuple(train),
+        name=listing.name,
+        train=Split(train, class_numbers(listing, listing.train), values_of(listing.train)),
+        test=Split(test, class_numbers(listing, listing.test), values_of(listing.test)),
+        classes=listing.classes,
     )
 
 
-def find_images(path: Path, held_out: float) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-    """The files of each class, for training and for testing."""
-    if not path.is_dir():
-        raise ValueError(f"there is no folder {path}")
-    tests = [path / name for name in ("test", "val") if (path / name).is_dir()]
-    if (path / "train").is_dir() and tests:
-        train, test = files_by_class(path / "train"), files_by_class(tests[0])
-        if odd := sorted(set(train) ^ set(test)):
-            raise ValueError(f"{path / 'train'} and {tests[0]} must hold the same classes, but only one has {odd[0]!r}")
-        return train, test
-    classes = files_by_class(path)
-    train, test = {}, {}
-    for name, files in classes.items():
-        if len(files) < 2:
-            raise ValueError(f"class {name!r} in {path} has 1 image: to train and to test takes at least 2")
-        mixed = sorted(files, key=lambda file: hashlib.sha256(file.name.encode(errors="surrogateescape")).digest())
-        count = min(max(round(held_out * len(files)), 1), len(files) - 1)
-        train[name], test[name] = sorted(mixed[count:]), sorted(mixed[:count])
-    return train, test
+def class_numbers(listing: Listing, files: Sequence[File]) -> Tensor:
+    """The label of every file: (N,), int64."""
+    number = {label: index for index, label in enumerate(listing.classes)}
+    return torch.tensor([number[file.label] for file in files])
 
 
-def files_by_class(path: Path) -> dict[str, list[Path]]:
-    """The image files in each folder of ``path``, all in alphabetical order."""
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    if len(folders) < 2:
-        raise ValueError(f"{path} must hold one folder for each of at least 2 classes, got {len(folders)}")
-    classes = {}
-    for folder in folders:
-        classes[folder.name] = sorted(
-            file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-        )
-        if not classes[folder.name]:
-            raise ValueError(f"class {folder.name!r} is empty: {folder} has no images ({', '.join(sorted(SUFFIXES))})")
-    return classes
-
-
-def class_numbers(classes: Mapping[str, Sequence[Path]]) -> Tensor:
-    """The label of every file, in order: (N,), int64."""
-    counts = torch.tensor([len(files) for files in classes.values()])
-    return torch.arange(len(classes)).repeat_interleave(counts)
+def values_of(files: Sequence[File]) -> Tensor | None:
+    """The number of every file: (N,), float32, or None if they have none."""
+    values = [file.value for file in files if file.value is not None]
+    return torch.tensor(values) if len(values) == len(files) else None
 
 
 def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
@@ -120,10 +104,28 @@ def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
         raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
     if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
         image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
-    # by way of RGBA, because a palette may hold transparent colours
-    image = image.convert("L") if image.mode in GREY else image.convert("RGBA").convert("RGB")
+    mode = "L" if image.mode in GREY else "RGB"
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, BEHIND), with_alpha(image))
+    image = image.convert(mode)
     pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
     return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
+
+
+def with_alpha(image: Image.Image) -> Image.Image:
+    """The same image as RGBA."""
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+
+
+def read_shape(path: Path) -> tuple[int, int, int]:
+    """Channels, height and width of an image file, whose pixels are not read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            return 1 if file.mode in GREY else 3, file.height, file.width
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from None
 
 
 def upper_byte(mode: str) -> int:

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from ..data import Batches, flip, mirrored, seeded
 from ..health_check import histogram
-from ..tracing import Positions, trace
+from ..objective import Regularized
+from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
@@ -79,8 +80,8 @@ class Loop:
         self.data = task.data.train.part(slice(None), self.device)
         self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
-        self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
+        self.objective = Regularized(self.net, build_regularizer(recipe, task))
         self.waited = 0.0  # seconds spent on waiting for batches in this epoch
 
     def run(self, stop: Stop) -> None:
@@ -121,19 +122,13 @@ class Loop:
         made = Batch(self.task.train(part, seeded("augment", *when)), part.labels)
         return blend(made, self.recipe.mixup, seeded("mixup", *when)) if self.recipe.mixup else made
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Positions]:
-        """Logits, and positions where somebody wants them."""
-        if self.regularizer is None:
-            return self.net(*inputs), Positions({})
-        return trace(self.net, *inputs)
-
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
         state, inputs, labels = self.state, batch.inputs, batch.labels
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(inputs)
+        logits, positions = self.objective.trace(*inputs)
         cross_entropy = summed_entropy(logits, batch, self.recipe.label_smoothing)
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
@@ -141,11 +136,8 @@ class Loop:
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
             self.diverge(f"the loss is {summed / samples}", state.step + 1, inputs)
-        loss = cross_entropy * (self.world / samples)
-        information = 0.0
-        if self.regularizer is not None:
-            penalty = self.regularizer(positions, labels)
-            loss, information = loss + penalty, float(penalty.detach())
+        penalty = self.objective.penalty(positions, labels)
+        loss = cross_entropy * (self.world / samples) + penalty
         rate = learning_rate(self.recipe, state.step, self.steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -156,7 +148,7 @@ class Loop:
         state.optimizer.step()
         state.step += 1
         state.follow(self.recipe.average)
-        numbers = (summed, information * samples, right_sum, samples)
+        numbers = (summed, float(penalty.detach()) * samples, right_sum, samples)
         state.totals = [t + n for t, n in zip(state.totals, numbers, strict=True)]
         if state.step % self.recipe.log_every == 0:
             self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))

@@ -64,14 +64,15 @@ def parameter_groups(recipe: Recipe, net: nn.Module) -> list[Group]:
     """Parameters by what sets them apart; only weights and knots are decayed.
 
     Biases and normalisations are not, nor are the matrices that match inherited positions: these are logits, and decay
-    would make every row an average. Knots that are offsets from a shared weight learn at their own rate.
+    would make every row an average. Before version 0.2 offsets from a shared weight learned at a rate of their own.
     """
     named = {name: p for name, p in net.named_parameters() if p.requires_grad}
     groups: dict[tuple[bool, float], dict[str, nn.Parameter]] = {}
     for name, parameter in named.items():
         weights = parameter.dim() > 1 and ".matching." not in name
         offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in named
-        groups.setdefault((weights, recipe.knots_rate if offsets else 1.0), {})[name] = parameter
+        share = recipe.knots_share if offsets else None
+        groups.setdefault((weights, 1.0 if share is None else share), {})[name] = parameter
     return [
         Group(some, recipe.weight_decay if weights else 0.0, share, weights)
         for (weights, share), some in groups.items()

@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -89,6 +90,10 @@ class Run:
             raise ValueError(f"{self.description} has format {content.get('format')}, this version reads {FORMAT}")
         return content
 
+    def recipe(self) -> Recipe:
+        """By which it was begun."""
+        return Recipe.stored(self.read()["recipe"], str(self.description))
+
     def _hold(self) -> None:
         with naming(self.folder):
             self.lock = (self.folder / ".lock").open("wb")
@@ -114,7 +119,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if which not in CHOICES:
         raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
     run = Run(Path(folder))
-    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    recipe = run.recipe()
     notes: list[str] = []
     found = checkpoint.read_last(run.checkpoints, notes.append)
     if found is None:
@@ -126,7 +131,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
             raise ValueError(f"{folder} has no best checkpoint yet: no epoch is complete")
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
-    net = build_network(recipe, task)
+    net = build_network(replace(recipe, weights=""), task)  # the checkpoint has better ones
     restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -15,6 +16,7 @@ from torch.distributed import DistError
 
 from . import checkpoint
 from .build import build_average, build_network, load_task
+from .cautions import cautions
 from .checkpoint import Checkpoint, State
 from .journal import Journal, Trackers, Watcher, check_trackers
 from .loop import Draw, Loop, Stop
@@ -47,11 +49,15 @@ def train(
     check_trackers(trackers)
     watcher = watcher or Watcher()
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    task = load_task(recipe)
-    net = build_network(recipe, task)
     run = Run(Path(out))
+    begun = resume and bool(checkpoint.steps(run.checkpoints))
+    task = load_task(recipe)
+    net = build_network(replace(recipe, weights="") if begun else recipe, task, watcher.note)
     try:
         precision, found = begin(run, recipe, resume, watcher)
+        watcher.built(recipe, task, net)
+        for caution in cautions(recipe, task, net):
+            watcher.note(f"WARNING: {caution}")
         accelerator = accelerate_with(precision, trackers, str(out))
         net = net.to(accelerator.device)
         state = State(net, build_optimizer(recipe, net), build_average(recipe, net))
