@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
+from campaign import results as campaign
 
 import splinenets as sn
 from benchmarks import compiled, engine, folders, information, latency, regularizer, versions
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
-from campaign import results as campaign
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 from splinenets.reproduce.outcome import Found
 

@@ -25,7 +25,7 @@ from splinenets.training import Stopped, Watcher
 TITLE = "faults"
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 REMOVALS = ("os.remove", "os.rmdir")
-SAVES = ("checkpoint", "run.json", "download", "data set", "kernels")
+SAVES = ("checkpoint", "run.json", "saved network", "download", "data set", "kernels")
 EXPORTS = ("native export", "pt2 export", "onnx export", "report", "figures")  # which take seconds
 
 
