@@ -244,7 +244,7 @@ def from_idx(folder: Path, note: Callable[[str], None]) -> Any:
 
 def kernels(folder: Path, note: Callable[[str], None]) -> Any:
     """What a layer computes with compiled code from the cache, or without it."""
-    os.environ["XDG_CACHE_HOME"] = str(folder)
+    os.environ |= {"XDG_CACHE_HOME": str(folder), "CXX": str(folder / "compiler")}
     build.library.cache_clear()
     if build.library() is None:
         note("done without")
@@ -336,11 +336,10 @@ def draw(folder: Path) -> None:
 
 
 def keep_kernels(folder: Path) -> None:
-    """Compiled code in a cache of its own."""
-    made = Path(build.load(build.SOURCE, build.FLAGS)._name)
-    (folder / "splinenets/native").mkdir(parents=True)
-    for path in made.parent.glob(f"{made.stem}*"):
-        shutil.copy(path, folder / "splinenets/native")
+    """Compiled code in a cache of its own, and the compiler that made it."""
+    folder.mkdir()
+    jobs.ready_compiler(folder)
+    jobs.compile_kernels(folder, folder)
 
 
 KINDS = {
