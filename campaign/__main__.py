@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -106,8 +107,6 @@ def carry_out(
 
 def again(chapters: dict[str, Chapter], kind: str, number: int, seed: int) -> int:
     """One trial, whose errors are shown."""
-    import tempfile
-
     name, chapter = next((item for item in chapters.items() if kind in item[1].KINDS), (None, None))
     if name is None or chapter is None:
         known = ", ".join(repr(each) for chapter in chapters.values() for each in chapter.KINDS)

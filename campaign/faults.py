@@ -35,8 +35,9 @@ def prepare(shared: Path) -> None:
     calls = count_calls(lambda: train(recipe(), shared / "counted"))
     began = time.perf_counter()
     assert outcome(fork(lambda: train(recipe(), shared / "timed"))) == 0
+    seconds = time.perf_counter() - began
     counts = {name: count_operations(shared, name) for name in JOBS}
-    found = {"calls": calls, "seconds": time.perf_counter() - began, "operations": counts}
+    found = {"calls": calls, "seconds": seconds, "operations": counts}
     (shared / "counts.json").write_text(json.dumps(found))
 
 
