@@ -17,18 +17,17 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from .explorer import Explorer
+from .explorer import Explorer, packed
 from .text import PAGE, png
 
 LARGEST = 5_000_000  # bytes that a page may send
 PATIENCE = 10  # seconds that the end waits for an answer
 OWN_NAMES = ("127.0.0.1", "localhost")
+SCRIPTS = ("draw", "explore", "flow", "told", "pad", "tour")
 FILES = {
     "/": ("explore.html", "text/html; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
-    "/explore.js": ("explore.js", "text/javascript; charset=utf-8"),
-    "/base.css": ("base.css", "text/css; charset=utf-8"),
-    "/explore.css": ("explore.css", "text/css; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
+    **{f"/{name}.css": (f"{name}.css", "text/css; charset=utf-8") for name in ("base", "explore")},
 }
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -130,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         raise RefusedError(404, "there is nothing here")
 
     def _post(self, path: str) -> tuple[bytes, str]:
-        work = {"/upload": self._upload, "/answer": self._answer}.get(path)
+        work = {"/upload": self._upload, "/answer": self._answer, "/turning": self._turning}.get(path)
         if work is None:
             raise RefusedError(404, "there is nothing here")
         body = self._body()
@@ -139,19 +138,33 @@ class Handler(BaseHTTPRequestHandler):
 
     def _upload(self, body: bytes) -> dict[str, object]:
         pixels = self.server.explorer.read(body)
-        return {"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
+        return {"pixels": packed(pixels), "unlike": self.server.explorer.unlike(pixels)}
 
     def _answer(self, body: bytes) -> dict[str, object]:
-        return self.server.explorer.answer(*self._question(body))
+        return self.server.explorer.answer(**self._question(body, self._asked))
 
-    def _question(self, body: bytes) -> tuple[Tensor, dict[str, list[float | None]], str, int]:
-        """The arguments of ``Explorer.answer``, out of JSON."""
+    def _turning(self, body: bytes) -> dict[str, object]:
+        return self.server.explorer.turning(**self._question(body, self._shown))
+
+    def _question(self, body: bytes, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Arguments out of JSON."""
         try:
-            asked = json.loads(body, parse_constant=_refuse_constant)
-            chosen = {str(n): [None if v is None else float(v) for v in vs] for n, vs in asked["chosen"].items()}
-            return self._pixels(asked["image"]), chosen, str(asked["look"]), int(asked["spline"])
+            return read(json.loads(body, parse_constant=_refuse_constant))
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise ValueError("this question makes no sense here") from None
+
+    def _shown(self, asked: Any) -> dict[str, Any]:
+        """An image, and what is done to it."""
+        return {"pixels": self._pixels(asked["image"]), "done": _number(asked.get("done"))}
+
+    def _asked(self, asked: Any) -> dict[str, Any]:
+        """The arguments of ``Explorer.answer``."""
+        return self._shown(asked) | {
+            "chosen": {str(name): [*map(_number, values)] for name, values in asked["chosen"].items()},
+            "look": str(asked["look"]),
+            "spline": int(asked["spline"]),
+            "told": _number(asked.get("told")),
+        }
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
@@ -197,6 +210,10 @@ class Handler(BaseHTTPRequestHandler):
 
 def _json(value: object) -> tuple[bytes, str]:
     return json.dumps(value, allow_nan=False).encode(), "application/json"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _refuse_constant(name: str) -> None:
