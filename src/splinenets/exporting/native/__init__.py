@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from ..capture import Obstacles, capture
 from ..formats import Exported
 from .engine import Engine, build
+from .file import current, to_bytes
 from .lowering import native_program
-from .program import STEP, Kind, Program, from_bytes, to_bytes
+from .program import STEP, Kind, Program
 
-__all__ = ["STEP", "Engine", "Kind", "Program", "build", "dump", "load", "native_program"]
+__all__ = ["STEP", "Engine", "Kind", "Program", "build", "dump", "load", "native_program", "to_bytes"]
 
 
 def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
@@ -22,5 +23,5 @@ def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstac
 
 def load(content: bytes, threads: int) -> Exported:
     """A program in the native runtime."""
-    program, metadata = from_bytes(content)
-    return Exported(json.loads(metadata), Engine(program, threads))
+    engine = Engine(current(content), threads)
+    return Exported(json.loads(engine.metadata), engine)
