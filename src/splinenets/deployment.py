@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
+from .conditions import Conditioned, Given
 from .conversion import SPLINES, copy_network
 from .layers import SplineLayer
 from .path import Level
-from .projection import FoldedProjection, Projection
+from .projection import External, FoldedProjection, Projection
 from .tracing import remove_path, run_example
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -51,6 +52,8 @@ class _Tracer(fx.Tracer):
 
 
 def _pairs_of_graph(net: nn.Module) -> list[Pair]:
+    if isinstance(net, Conditioned):
+        return [(f"net.{layer}", f"net.{norm}") for layer, norm in _pairs_of_graph(net.net)]
     try:
         graph = _Tracer().trace(net)
     except Exception as error:
@@ -165,7 +168,7 @@ class BFloat16(Storage):
 
     def forward(self, *stored: Tensor) -> Tensor:
         """(...,), bf16 -> (...,), float32."""
-        return stored[0].float()
+        return stored[0].to(torch.promote_types(stored[0].dtype, torch.float32))
 
     def right_inverse(self, values: Tensor) -> tuple[Tensor, ...]:
         """(...,) -> (...,), bf16."""
@@ -209,7 +212,8 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
             layer.stand_alone(folded.setdefault(key, nn.Parameter(layer.curves.opened().control_points())))
         if (kind := STORAGES[knots]) is not None:
             _store(layer, "knots", kind)
-            _store(layer.projection, "weight", kind)
+            if isinstance(layer.projection, FoldedProjection):
+                _store(layer.projection, "weight", kind)
     return net.requires_grad_(False)
 
 
@@ -228,26 +232,55 @@ def _store(module: nn.Module, name: str, kind: type[Storage]) -> None:
         parametrize.register_parametrization(module, name, kind(), unsafe=True)
 
 
-def collapse(net: Net, at: float | Mapping[str, Tensor] = 0.5, tolerance: float = 1e-3) -> Net:
+@overload
+def collapse(net: Conditioned, at: Given | Mapping[str, Any] = 0.5, tolerance: float = 1e-3) -> nn.Module: ...
+
+
+@overload
+def collapse(net: Net, at: float | Mapping[str, Tensor] = 0.5, tolerance: float = 1e-3) -> Net: ...
+
+
+def collapse(net: nn.Module, at: Given | Mapping[str, Any] = 0.5, tolerance: float = 1e-3) -> nn.Module:
     """A copy without splines: every layer keeps the weights of one position.
 
     at         a position for all layers, or positions as ``sn.trace`` gives them: a layer collapses to their mean, if
-               they are constant
+               they are constant. For a network of ``sn.condition`` a condition, as it is called with: layers that are
+               told keep the weights of this one value, others stay as they are, and nobody is told anything any more
     tolerance  by how much positions may differ from sample to sample and still be called constant
     """
     net = copy_network(net)
     layers = {name: m for name, m in net.named_modules() if isinstance(m, SplineLayer)}
     if not layers:
         raise ValueError(f"{type(net).__name__} has no spline layers to collapse")
-    chosen = {name: _position(layer, name, at, tolerance) for name, layer in layers.items()}
-    for name, layer in layers.items():
-        _flatten(layer, chosen[name])
-    remove_path(net)
-    return net
+    if isinstance(net, Conditioned) and not (isinstance(at, Mapping) and set(at) & set(layers)):
+        chosen = _told(net, layers, at)
+    else:
+        chosen = {name: _position(layer, name, at, tolerance) for name, layer in layers.items()}
+    for name, position in chosen.items():
+        _flatten(layers[name], position)
+    if len(chosen) == len(layers):
+        remove_path(net)
+    return net.net if isinstance(net, Conditioned) else net
 
 
-def _position(layer: SplineLayer, name: str, at: float | Mapping[str, Tensor], tolerance: float) -> Tensor:
+def _told(net: Conditioned, layers: Mapping[str, SplineLayer], at: Given | Mapping[str, Any]) -> dict[str, Tensor]:
+    """Where a condition puts the layers that listen to it, by name: (1, dims) each."""
+    _, given = net.conditions.sort((net, at), {})
+    like, positions = next(net.levels()).like(), {}
+    for name, value in given.items():
+        one = value if isinstance(value, int | float) else torch.as_tensor(value).reshape(1, -1)
+        positions[name] = net.conditions.place(name, net.conditions.read(name, one, 1, like))
+        if not positions[name].isfinite().all():
+            raise ValueError(f"a network cannot keep the weights of a condition {name!r} that is not a number")
+    if heirs := [name for name, layer in layers.items() if layer.needs_parent and not layer.begins]:
+        raise ValueError(f"layer {heirs[0]!r} inherits positions, which layers of one value no longer hand on")
+    listening = {name: layer.projection for name, layer in layers.items() if isinstance(layer.projection, External)}
+    return {name: torch.cat([positions[c] for c in each.conditions], 1) for name, each in listening.items()}
+
+
+def _position(layer: SplineLayer, name: str, at: Given | Mapping[str, Tensor], tolerance: float) -> Tensor:
     if not isinstance(at, Mapping):
+        at = float(at)
         if not 0 <= at <= 1:
             raise ValueError(f"a position lies in [0, 1], got {at}")
         return layer.knots.new_full((1, layer.coordinates), at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from math import comb, factorial, prod
+from math import comb, factorial, prod, tau
 from typing import Protocol, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..deployment import stored
 from ..layers import SplineLayer
 from ..operators import Convolution
-from .capture import LAYER, Capture, Obstacles, capture, folded_projection, matching
+from .capture import LAYER, LOGITS, PLACE, Capture, Inputs, Obstacles, capture, folded_projection, matching
 from .formats import KEY, Exported
 
 OPSET = 18
@@ -31,7 +31,7 @@ class Ops(Protocol):
     def __getattr__(self, name: str) -> Callable[..., ir.Value]: ...
 
 
-def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+def dump(net: nn.Module, example: Inputs, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
     """An ONNX model; our metadata is one of its properties."""
     captured = capture(net, example[:1], any_batch=any_batch, obstacles=obstacles)
     model = onnx_model(captured, any_batch=any_batch)
@@ -46,32 +46,52 @@ def load(content: bytes, threads: int) -> Exported:
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
 
-    def forward(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+    names = [each.name for each in session.get_inputs()]
+
+    def forward(*inputs: Tensor) -> Tensor:
+        named = {name: values.numpy() for name, values in zip(names, inputs, strict=True)}
+        return torch.from_numpy(session.run([LOGITS], named)[0])
 
     return Exported(metadata, forward)
 
 
 def onnx_model(captured: Capture, *, any_batch: bool) -> onnx.ModelProto:
-    """A model with the input "images" and the output "logits"."""
+    """A model with the inputs "images" and the conditions by name, and the output "logits"."""
+    op = cast(Ops, opset18)
 
-    def lower(
-        x: ir.Value, parent: ir.Value | None, name: str, diffusion: float, shape: list[int], coordinates: int
+    def layer(
+        x: ir.Value,
+        parent: ir.Value | None,
+        given: Sequence[ir.Value],
+        name: str,
+        diffusion: float,
+        shape: list[int],
+        coordinates: int,
     ) -> tuple[ir.Value, ir.Value]:
-        return _Lowering(cast(Ops, opset18), captured.layers[name], any_batch).layer(x, parent, diffusion, shape)
+        return _Lowering(op, captured.layers[name], any_batch).layer(x, parent, given, diffusion, shape)
+
+    def place(values: ir.Value, low: Sequence[float], high: Sequence[float]) -> ir.Value:
+        return _place(op, values, np.asarray(low, np.float32), np.asarray(high, np.float32))
 
     program = torch.onnx.export(
         captured.program,
         dynamo=True,
         opset_version=OPSET,
-        input_names=["images"],
-        output_names=["logits"],
-        custom_translation_table={LAYER: cast(Callable[..., object], lower)},
+        input_names=list(captured.inputs),
+        output_names=[LOGITS],
+        custom_translation_table={LAYER: cast(Callable[..., object], layer), PLACE: cast(Callable[..., object], place)},
         external_data=False,
         verbose=False,
     )
     assert program is not None
     return program.model_proto
+
+
+def _place(op: Ops, values: ir.Value, low: ArrayLike, high: ArrayLike) -> ir.Value:
+    """Values of a condition as positions, those outside its range at its ends: (N, dims) -> (N, dims)."""
+    start, length = (op.Constant(value=ir.tensor(np.asarray(x))) for x in (low, np.subtract(high, low)))
+    position = op.Div(op.Sub(values, start), length)
+    return op.Clip(position, *(op.Constant(value=ir.tensor(np.float32(end))) for end in (0, 1)))
 
 
 class _Lowering:
@@ -97,23 +117,52 @@ class _Lowering:
         return values if scale is None else self.op.Mul(values, self.constant(scale))
 
     def layer(
-        self, x: ir.Value, parent: ir.Value | None, diffusion: float, shape: list[int]
+        self, x: ir.Value, parent: ir.Value | None, given: Sequence[ir.Value], diffusion: float, shape: list[int]
     ) -> tuple[ir.Value, ir.Value]:
-        """(N, ...), (N, P) -> the output and the positions (N, C)."""
+        """(N, ...), (N, P), positions from outside -> the output and the positions (N, C)."""
         op, layer = self.op, self.spline
-        if parent is not None and parent.shape is not None:
-            matrix = matching(layer, cast(int, parent.shape[1]))
-            parent = parent if matrix is None else op.MatMul(parent, self.constant(matrix.T))
-        position = self.propose(x, parent)
-        if parent is not None and diffusion != 1:
-            inherited = op.Mul(parent, self.constant(np.float32(1 - diffusion)))
-            position = op.Add(inherited, op.Mul(position, self.constant(np.float32(diffusion))))
+        if given:
+            position = given[0] if len(given) == 1 else op.Concat(*given, axis=1)
+        else:
+            position = self.locate(x, parent, diffusion)
+        knots = layer.curves.knots_per_dim
         # (N, S, dims * K); on a surface the bases stand side by side and their mean is taken
-        basis = self.basis(position, layer.spec.knots, layer.spec.spline_degree, 1 / layer.dims)
+        basis = self.basis(position, knots, layer.spec.spline_degree, factor=1 / layer.dims)
         if layer.dims > 1:
-            basis = op.Reshape(basis, self.constant([-1, layer.splines, layer.dims * layer.spec.knots]))
+            basis = op.Reshape(basis, self.constant([-1, layer.splines, layer.dims * knots]))
         y = self.bank(x, basis, shape) if self.any_batch else self.single(x, basis)
         return y, position
+
+    def locate(self, x: ir.Value, parent: ir.Value | None, diffusion: float) -> ir.Value:
+        """The positions that a layer chooses itself: (N, ...), (N, P) -> (N, C)."""
+        op, closed = self.op, self.spline.spec.closed
+        if parent is not None and parent.shape is not None:
+            matrix = matching(self.spline, cast(int, parent.shape[1]))
+            parent = parent if matrix is None else op.MatMul(parent, self.constant(matrix.T))
+        position = self.propose(x, parent)
+        if parent is None or diffusion == 1:
+            return position
+        if closed:  # the shorter way round
+            position = op.Sub(position, op.Round(op.Sub(position, parent)))
+        inherited = op.Mul(parent, self.constant(np.float32(1 - diffusion)))
+        blended = op.Add(inherited, op.Mul(position, self.constant(np.float32(diffusion))))
+        return self.around(blended) if closed else blended
+
+    def around(self, turns: ir.Value) -> ir.Value:
+        """Whole turns make no difference: (N, C) -> (N, C) in [0, 1]."""
+        return self.op.Sub(turns, self.op.Floor(turns))
+
+    def direction(self, responses: ir.Value) -> ir.Value:
+        """The direction of points in a plane, as ``projection.direction`` has it: (N, 2 C) -> (N, C)."""
+        op, nothing = self.op, self.constant(np.float32(0))
+        x, y = cast(tuple[ir.Value, ir.Value], op.Split(responses, axis=1, num_outputs=2))
+        nowhere = op.Equal(op.Add(op.Mul(x, x), op.Mul(y, y)), nothing)
+        x, y = op.Where(nowhere, self.constant(np.float32(1)), x), op.Where(nowhere, nothing, y)
+        # ONNX has no arc tangent of two numbers. This one is right for both zeros: above and below the middle y is
+        # divided by 0, and the arc tangent of infinity is a quarter turn
+        right = op.Mul(op.Atan(op.Div(y, op.Abs(x))), self.constant(np.float32(1 / tau)))
+        left = op.Sub(self.constant(np.float32(0.5)), right)
+        return self.around(op.Where(op.Less(x, nothing), left, right))
 
     def propose(self, x: ir.Value, parent: ir.Value | None) -> ir.Value:
         """The folded projection: (N, ...), (N, C) -> (N, C)."""
@@ -125,25 +174,33 @@ class _Lowering:
         if not projection.hierarchical:
             z = op.Gemm(features, self.parameter(projection, "weight"), self.constant(projection.shift), transB=1)
         else:
-            count, coordinates, length = projection.weight.shape
+            count, responses, length = projection.weight.shape
             if parent is None:
-                parent = self.constant(np.full((1, coordinates), 0.5, np.float32))
-            by_coordinate = op.Transpose(self.parameter(projection, "weight"), perm=[1, 0, 2])
-            rows = op.Reshape(by_coordinate, self.constant([-1, length]))
-            scores = op.Reshape(op.Gemm(features, rows, transB=1), self.constant([-1, coordinates, count]))
-            basis = self.basis(parent, count, projection.degree)
+                parent = self.constant(np.full((1, responses), 0.5, np.float32))
+            elif projection.closed:  # which has two responses a position
+                parent = op.Concat(parent, parent, axis=1)
+            by_response = op.Transpose(self.parameter(projection, "weight"), perm=[1, 0, 2])
+            rows = op.Reshape(by_response, self.constant([-1, length]))
+            scores = op.Reshape(op.Gemm(features, rows, transB=1), self.constant([-1, responses, count]))
+            basis = self.basis(parent, count, projection.degree, closed=projection.closed)
             mixed = op.ReduceSum(op.Mul(scores, basis), self.constant([2]), keepdims=0)
             z = op.Add(mixed, self.constant(projection.shift))
+        if projection.closed:
+            return self.direction(z)
         if projection.bounded:  # z / sqrt(1 + z^2)
             z = op.Div(z, op.Sqrt(op.Add(op.Mul(z, z), self.constant(np.float32(1)))))
         return op.Sigmoid(op.Mul(z, self.constant(np.float32(projection.slope))))
 
-    def basis(self, position: ir.Value, knots: int, degree: int, factor: float = 1.0) -> ir.Value:
+    def basis(
+        self, position: ir.Value, knots: int, degree: int, *, factor: float = 1.0, closed: bool = False
+    ) -> ir.Value:
         """Every knot's weight, times ``factor``: (N, C) -> (N, C, K).
 
-        A B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!.
+        A B-spline at distance a of its centre is sum_i (-1)^i C(d + 1, i) max((d + 1) / 2 - i - a, 0)^d / d!. A closed
+        one is open with its first knots once more at the end, which all have the weights of both.
         """
-        op, spans = self.op, knots - degree
+        op, count = self.op, knots + degree if closed else knots
+        spans = count - degree
         position = op.Unsqueeze(position, self.constant([2]))
         if degree == 0:
             span = op.Min(
@@ -152,16 +209,17 @@ class _Lowering:
             hit = op.Equal(span, self.constant(np.arange(knots, dtype=np.float32)))
             return op.Mul(op.Cast(hit, to=FLOAT), self.constant(np.float32(factor)))
         edges = [(degree + 1) / 2 - i for i in range(degree // 2 + 1) if (degree + 1) / 2 > i]
-        centres = np.arange(knots) + (1 - degree) / 2
+        centres = np.arange(count) + (1 - degree) / 2
         distance = op.Abs(op.Sub(position, self.constant((np.tile(centres, len(edges)) / spans).astype(np.float32))))
-        reach = op.Relu(op.Sub(self.constant((np.repeat(edges, knots) / spans).astype(np.float32)), distance))
+        reach = op.Relu(op.Sub(self.constant((np.repeat(edges, count) / spans).astype(np.float32)), distance))
         power = reach
         for _ in range(degree - 1):
             power = op.Mul(power, reach)
         signs = [
             (-1) ** i * comb(degree + 1, i) / factorial(degree) * spans**degree * factor for i in range(len(edges))
         ]
-        return op.MatMul(power, self.constant(np.kron(np.asarray(signs)[:, None], np.eye(knots)).astype(np.float32)))
+        folded = np.eye(knots)[np.arange(count) % knots]
+        return op.MatMul(power, self.constant(np.kron(np.asarray(signs)[:, None], folded).astype(np.float32)))
 
     def single(self, x: ir.Value, basis: ir.Value) -> ir.Value:
         """One sample: mix weights, then a plain operation."""
