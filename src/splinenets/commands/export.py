@@ -7,19 +7,20 @@ from pathlib import Path
 import typer
 
 from ..data import load, prepare
-from ..exporting import FORMATS, PURPOSES, load_export
+from ..exporting import FORMATS, PURPOSES, export_c, load_export
 from ..exporting import export as write
 
 EXAMPLES = (
     "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
     "[bold]splinenets export runs/x --to native --for latency --knots bf16 --out net.native[/bold]"
 )
+C = "c"  # not a file, but a folder
 CHECKED = 1_000  # test images on which an export must agree with the network
 
 
 def export(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
-    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export) or native (the runtime of this package)."),
+    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export), native (our runtime) or c (a folder, our runtime)."),
     purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
     knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
     tolerance: float = typer.Option(1e-4, help="By how much a logit may differ from the network's."),
@@ -29,7 +30,7 @@ def export(
     """Write a trained network for another runtime, and check it there on test images first."""
     from ..training.run import load_run
 
-    for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
+    for value, choices, name in ((to, (*FORMATS, C), "--to"), (purpose, PURPOSES, "--for")):
         if value not in choices:
             raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     net, task, recipe, step = load_run(run, checkpoint)
@@ -43,9 +44,11 @@ def export(
         "model": recipe.model,
         "step": step,
     }
-    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, metadata=about)
+    options = {"purpose": purpose, "knots": knots, "tolerance": tolerance, "metadata": about}
+    exported = export_c(net, images, path, **options) if to == C else write(net, images, path, to=to, **options)
+    size = sum(file.stat().st_size for file in (path.iterdir() if to == C else (path,)))
     typer.echo(
-        f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
+        f"{path}: {size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
         f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
         f"logits to {exported.metadata['difference']:.0e}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import torch
@@ -39,8 +39,16 @@ class Last:
     image: Image
 
 
+@dataclass(frozen=True)
+class Given:
+    """Numbers that the network is told: the first of them, and how many."""
+
+    first: int
+    count: int
+
+
 # what a node of the graph can stand for
-Found: TypeAlias = Tensor | Image | Last | Sparse | Padded | tuple[Image, ...]
+Found: TypeAlias = Tensor | Image | Last | Sparse | Padded | Given | tuple["Image | Last", ...]
 Rule: TypeAlias = Callable[["Lowering", fx.Node], Found]
 
 
@@ -110,8 +118,9 @@ class Lowering:
             raise ValueError("the native runtime takes every n-th pixel in both directions")
         if found.more_channels and found.image.channels % LANES:
             raise ValueError(f"the native runtime adds channels to multiples of {LANES}")
-        strides = {"stride_h": found.stride[2], "stride_w": found.stride[3]}
-        return self.emit(replace(Step(Kind.SUBSAMPLE, found.image, image_of(node)), **strides))
+        step = Step(Kind.SUBSAMPLE, found.image, image_of(node))
+        step.stride_h, step.stride_w = found.stride[2], found.stride[3]
+        return self.emit(step)
 
     def made(self, node: fx.Node) -> int:
         """When a node's image is made: the number of a step, -1 for what is not made yet."""
@@ -161,7 +170,8 @@ def image_of(node: fx.Node) -> Image:
         raise ValueError(
             f"the native runtime computes with images (1, C, H, W), signals (1, C, L) and rows (1, C), not {shape}"
         )
-    return Image(shape[1], 1, shape[2]) if len(shape) == 3 else Image(*shape[1:])
+    height, width = ((1, 1), (1, shape[-1]), shape[2:])[len(shape) - 2]
+    return Image(shape[1], height, width)
 
 
 def node_of(argument: Argument) -> fx.Node:

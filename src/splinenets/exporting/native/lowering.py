@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import Argument
 
-from ..capture import Capture
+from ..capture import IMAGES, Capture
 from . import operations, pointwise, shapes
-from .graph import Found, Lowering, Rule, image_of
-from .program import Kind, Program, Step
+from .graph import Found, Given, Lowering, Rule, image_of, shape_of
+from .program import Kind, Program, Step, Told
 
 RULES: dict[object, Rule] = {**operations.RULES, **pointwise.RULES, **shapes.RULES}
 
@@ -20,16 +20,25 @@ RULES: dict[object, Rule] = {**operations.RULES, **pointwise.RULES, **shapes.RUL
 def native_program(captured: Capture) -> Program:
     """The engine's program for a captured network."""
     low = Lowering(captured)
-    tensors = _tensors(captured)
+    tensors, names = _tensors(captured), iter(captured.inputs)
     for node in captured.program.graph.nodes:
         if node.op == "placeholder":
             known = tensors.get(node.name)
-            low.found[node] = low.emit(Step(Kind.INPUT, output=image_of(node))) if known is None else known
+            low.found[node] = begin(low, node, next(names)) if known is None else known
         elif node.op == "output":
             finish(low, node)
         else:
             low.found[node] = lower(low, node)
     return low.program()
+
+
+def begin(low: Lowering, node: fx.Node, name: str) -> Found:
+    """What goes into the network: images, or a condition of this name."""
+    if name == IMAGES:
+        return low.emit(Step(Kind.INPUT, output=image_of(node)))
+    first, count = len(low.told), shape_of(node)[1]
+    low.told += [Told(name, 0.0, 1.0)] * count
+    return Given(first, count)
 
 
 def lower(low: Lowering, node: fx.Node) -> Found:

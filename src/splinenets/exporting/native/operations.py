@@ -11,10 +11,10 @@ from torch.fx.node import Argument
 
 from ...layers import SplineLayer, SplineLinear
 from ...operators import Convolution
-from ..capture import LAYER, folded_projection, matching
-from .graph import Found, Last, Lowering, Padded, Rule, arguments, image_of, node_of, pair
+from ..capture import LAYER, PLACE, folded_projection, matching
+from .graph import Found, Given, Last, Lowering, Padded, Rule, arguments, image_of, node_of, pair
 from .parameters import Numbers, filter_blocks, filter_length, image_rows
-from .program import LANES, Image, Kind, Step, padded
+from .program import LANES, Image, Kind, Step, Told, padded
 
 aten = torch.ops.aten
 
@@ -101,19 +101,26 @@ def linear(low: Lowering, node: fx.Node) -> Found:
 
 def item(low: Lowering, node: fx.Node) -> Found:
     """One of several results."""
-    return cast("tuple[Image, ...]", low.found[node_of(node.args[0])])[cast(int, node.args[1])]
+    return cast("tuple[Image | Last, ...]", low.found[node_of(node.args[0])])[cast(int, node.args[1])]
 
 
 def spline(low: Lowering, node: fx.Node) -> Found:
     """A spline layer: locate, mix, operate."""
     given = arguments(node)
-    layer, source = low.captured.layers[cast(str, given["name"])], low.image(given["x"])
+    layer = low.captured.layers[cast(str, given["name"])]
+    source, again = low.view(given["x"])
     if layer.spec.spline_degree > 8 or layer.dims * (layer.spec.spline_degree + 1) > 64:
         raise ValueError("the native runtime has splines of degree 8 and less, which touch 64 knots at most")
-    position = locate(low, layer, source, given["parent"], cast(float, given["diffusion"]))
-    if isinstance(layer, SplineLinear):
+    if layer.external:
+        position = place(low, layer, cast("list[fx.Node]", given["given"]))
+    else:
+        position = locate(low, layer, again(source), given["parent"], cast(float, given["diffusion"]))
+    if isinstance(layer, SplineLinear) and again is not Last:
         return spline_linear(low, layer, source), position
-    return spline_convolution(low, layer, source, image_of(node)), position
+    if isinstance(layer, SplineLinear):
+        output = Image(layer.filters, *source.shape[1:])
+        return Last(spline_convolution(low, layer, source, output, POINTWISE)), position
+    return spline_convolution(low, layer, source, image_of(node), cast(Convolution, layer.operation)), position
 
 
 def spline_linear(low: Lowering, layer: SplineLinear, source: Image) -> Image:
@@ -125,9 +132,10 @@ def spline_linear(low: Lowering, layer: SplineLinear, source: Image) -> Image:
     return low.emit(step)
 
 
-def spline_convolution(low: Lowering, layer: SplineLayer, source: Image, output: Image) -> Image:
+def spline_convolution(
+    low: Lowering, layer: SplineLayer, source: Image, output: Image, operation: Convolution
+) -> Image:
     """Filters are mixed, then they convolve."""
-    operation = cast(Convolution, layer.operation)
     apart = layer.splines > 1
     knots = Numbers.of(layer, "knots")
     blocks = filter_blocks(knots, operation.kernel, groups=operation.groups, apart=apart)
@@ -151,10 +159,35 @@ def curves(low: Lowering, step: Step, layer: SplineLayer) -> Step:
     return step
 
 
-def locate(low: Lowering, layer: SplineLayer, source: Image, parent: Argument, diffusion: float) -> Image:
+def place(low: Lowering, layer: SplineLayer, given: list[fx.Node]) -> Image:
+    """Positions that the network is told."""
+    position = Image(layer.coordinates, own=True)
+    start = 0
+    for node in given:
+        told = low.found[node]
+        assert isinstance(told, Given)
+        low.emit(Step(Kind.TELL, output=position, source=told.first, target=start, count=told.count))
+        start += told.count
+    low.steps.append(curves(low, Step(Kind.PLACE, position), layer))
+    return position
+
+
+def condition(low: Lowering, node: fx.Node) -> Found:
+    """The range of a condition, from where values become positions."""
+    given = arguments(node)
+    told = low.found[node_of(given["values"])]
+    assert isinstance(told, Given)
+    for i, ends in enumerate(zip(cast("list[float]", given["low"]), cast("list[float]", given["high"]), strict=True)):
+        low.told[told.first + i] = Told(low.told[told.first + i].name, *ends)
+    return told
+
+
+def locate(low: Lowering, layer: SplineLayer, found: Found, parent: Argument, diffusion: float) -> Image:
     """The positions of a layer."""
     projection = folded_projection(layer)
-    pools = layer.spec.projection == "conv" and not isinstance(layer, SplineLinear)
+    last = isinstance(found, Last)
+    source = found.image if isinstance(found, Last) else cast(Image, found)
+    pools = layer.spec.projection == "conv" and (last or not isinstance(layer, SplineLinear))
     features = low.pool(source) if pools else source
     step = Step(Kind.LOCATE, features, Image(layer.coordinates, own=True), closed=projection.closed)
     numbers = Numbers.of(projection, "weight")
@@ -162,7 +195,7 @@ def locate(low: Lowering, layer: SplineLayer, source: Image, parent: Argument, d
         step.decision_degree = projection.degree
         numbers = numbers.again(projection.degree) if projection.closed else numbers
         step.decision_knots = len(numbers.values)
-    rows = image_rows(numbers, features.shape)
+    rows = image_rows(numbers.channels_first(features.channels) if last else numbers, features.shape)
     step.weight, step.length = low.parameters.matrix(rows), rows.values.shape[-1]
     if parent is not None:
         inherited = low.image(parent)
@@ -183,6 +216,7 @@ def locate(low: Lowering, layer: SplineLayer, source: Image, parent: Argument, d
 
 RULES: dict[object, Rule] = {
     LAYER: spline,
+    PLACE: condition,
     aten.conv1d.default: convolution,
     aten.conv1d.padding: convolution,
     aten.conv2d.default: convolution,

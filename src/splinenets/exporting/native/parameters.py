@@ -32,6 +32,10 @@ class Numbers(NamedTuple):
         scale = None if self.scale is None else torch.cat([self.scale, self.scale[:count]])
         return Numbers(torch.cat([self.values, self.values[:count]]), scale)
 
+    def channels_first(self, channels: int) -> Numbers:
+        """Rows over features whose channels come last, (..., H * W * C), as those of an image: (..., C * H * W)."""
+        return Numbers(self.values.unflatten(-1, (-1, channels)).mT.flatten(-2), self.scale)
+
 
 class Parameters:
     """All parameters of a program in one piece of memory, each at a multiple of 64 bytes."""
