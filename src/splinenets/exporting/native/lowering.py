@@ -21,7 +21,7 @@ def native_program(captured: Capture) -> Program:
     """The engine's program for a captured network."""
     low = Lowering(captured)
     tensors, names = _tensors(captured), iter(captured.inputs)
-    for node in captured.program.graph.nodes:
+    for node in _needed(captured.program.graph):
         if node.op == "placeholder":
             known = tensors.get(node.name)
             low.found[node] = begin(low, node, next(names)) if known is None else known
@@ -30,6 +30,15 @@ def native_program(captured: Capture) -> Program:
         else:
             low.found[node] = lower(low, node)
     return low.program()
+
+
+def _needed(graph: fx.Graph) -> list[fx.Node]:
+    """Inputs, and what the output depends on."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op in ("placeholder", "output") or any(user in needed for user in node.users):
+            needed.add(node)
+    return [node for node in graph.nodes if node in needed]
 
 
 def begin(low: Lowering, node: fx.Node, name: str) -> Found:

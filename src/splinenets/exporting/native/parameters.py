@@ -84,7 +84,7 @@ def filter_blocks(weight: Numbers, kernel: tuple[int, ...], *, groups: int = 1, 
     values, scale = weight
     taps = values.unflatten(-1, (-1, *kernel))
     fan = taps.movedim(-len(kernel) - 1, -1).flatten(-len(kernel) - 1, -2)  # (..., F, taps, channels)
-    fan = pad(spread_groups(fan, groups).flatten(-2), -1)
+    fan = spread_groups(fan, groups)
     if apart:
         return Numbers(fan.transpose(0, 1), None if scale is None else scale.T)
     blocks = pad(fan, -2).unflatten(-2, (-1, LANES)).transpose(-2, -1)
@@ -92,25 +92,33 @@ def filter_blocks(weight: Numbers, kernel: tuple[int, ...], *, groups: int = 1, 
 
 
 def spread_groups(fan: Tensor, groups: int) -> Tensor:
-    """Filters (..., F, taps, c) over the channels that their block of 16 looks at: (..., F, taps, seen).
+    """Filters (..., F, taps, c) over the channels that their block of 16 looks at: (..., F, taps * seen), padded.
 
     Filters of several groups share a block: each then has zeros where the channels of the others are. Depthwise filters
     stay as they are: the engine knows which channel each looks at.
     """
-    filters, channels = fan.shape[-3] // groups, fan.shape[-1]
+    *others, count, taps, channels = fan.shape
+    filters = count // groups
     if groups == 1 or (filters == channels == 1):
-        return fan
-    spread = fan.new_zeros(*fan.shape[:-1], seen_channels(fan.shape[-3], filters, channels))
-    for number in range(fan.shape[-3]):
-        first = (number // filters - number // LANES * LANES // filters) * channels
-        spread[..., number, :, first : first + channels] = fan[..., number, :, :]
+        return pad(fan.flatten(-2), -1)
+    spread = fan.new_zeros(*others, count, padded(taps * seen_channels(count, filters, channels)))
+    for number in range(count):
+        first, last = block_groups(number // LANES * LANES, count, filters)
+        row = fan.new_zeros(*others, taps, last - first + 1, channels)
+        row[..., number // filters - first, :] = fan[..., number, :, :]
+        spread[..., number, : taps * (last - first + 1) * channels] = row.flatten(-3)
     return spread
+
+
+def block_groups(start: int, count: int, filters: int) -> tuple[int, int]:
+    """The first and the last group of which a block of 16 out of ``count`` filters has one."""
+    return start // filters, (min(start + LANES, count) - 1) // filters
 
 
 def seen_channels(count: int, filters: int, channels: int) -> int:
     """How many channels a block of 16 out of ``count`` filters looks at, at most; a group has so many of both."""
-    blocks = ((b, min(b + LANES, count) - 1) for b in range(0, count, LANES))
-    return max(last // filters - first // filters + 1 for first, last in blocks) * channels
+    blocks = (block_groups(start, count, filters) for start in range(0, count, LANES))
+    return max(last - first + 1 for first, last in blocks) * channels
 
 
 def filter_length(kernel: tuple[int, ...], channels: int, count: int, groups: int) -> int:
