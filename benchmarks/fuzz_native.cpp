@@ -3,11 +3,11 @@
 
 #include "splinenets.h"
 
+#include <unistd.h>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 // What one image of these pixels gives, twice over, alone and by two threads

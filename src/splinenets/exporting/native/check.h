@@ -193,8 +193,9 @@ class Checker {
 
   void subsample(const Step& s) const {
     image(s.input), image(s.output);
-    require(times({s.output.height - 1, s.stride_h}) < s.input.height && times({s.output.width - 1, s.stride_w}) < s.input.width,
-            "it reaches beyond its image");
+    require(
+        times({s.output.height - 1, s.stride_h}) < s.input.height && times({s.output.width - 1, s.stride_w}) < s.input.width,
+        "it reaches beyond its image");
   }
 
   void pixelwise(const Step& s) const {

@@ -66,8 +66,7 @@ float respond(const Worker& w, const Step& s, const T* theta, int64_t response, 
   float answers[MOST_DEGREE + 1], z = 0;
   for (int64_t a = 0; a < found.count; a++) rows[a] = theta + found.rows[a] * s.length;
   int64_t a = 0;
-  for (; a + TOGETHER <= found.count; a += TOGETHER)
-    multiply_rows<TOGETHER>(w, s, pieces, x, rows + a, answers + a);
+  for (; a + TOGETHER <= found.count; a += TOGETHER) multiply_rows<TOGETHER>(w, s, pieces, x, rows + a, answers + a);
   for (; a < found.count; a++) multiply_rows<1>(w, s, pieces, x, rows + a, answers + a);
   for (a = 0; a < found.count; a++) z += found.shares[a] * answers[a];
   return z;

@@ -193,7 +193,11 @@ splinenets_network* splinenets_load(const char* path, int threads, char* message
 
 void splinenets_describe(const splinenets_network* network, splinenets_description* to) {
   const Image& image = network->image;
-  *to = {image.channels,   image.height, image.width, network->outputs, network->file.content.told_count,
+  *to = {image.channels,
+         image.height,
+         image.width,
+         network->outputs,
+         network->file.content.told_count,
          network->file.metadata.c_str()};
 }
 

@@ -51,8 +51,8 @@ class Sha256 {
              (turn(w[i - 2], 17) ^ turn(w[i - 2], 19) ^ w[i - 2] >> 10);
     std::memcpy(v, state, sizeof v);
     for (int i = 0; i < 64; i++) {
-      const uint32_t one = v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) +
-                           constants[i] + w[i];
+      const uint32_t one =
+          v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) + constants[i] + w[i];
       const uint32_t two =
           (turn(v[0], 2) ^ turn(v[0], 13) ^ turn(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
       for (int j = 7; j > 0; j--) v[j] = v[j - 1];
@@ -99,8 +99,8 @@ class File {
     const char* numbers = part(bytes, length, header[PARAMETERS]);
     parameters = zeros(header[PARAMETERS]);
     std::memcpy(parameters.get(), numbers, size_t(header[PARAMETERS]));
-    content = {steps.data(),       int64_t(steps.size()), parameters.get(),     header[PARAMETERS],
-               header[ARENA],      told.data(),           int64_t(told.size())};
+    content = {steps.data(),  int64_t(steps.size()), parameters.get(),    header[PARAMETERS],
+               header[ARENA], told.data(),           int64_t(told.size())};
     Checker(content).program();
   }
 

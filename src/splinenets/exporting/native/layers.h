@@ -115,8 +115,7 @@ inline void add_up(const Worker& w, const Step& s) {
 
 inline void mean(const Worker& w, const Step& s) {
   const float share = 1 / float(s.input.height * s.input.width);
-  for (int64_t c = 0; c < s.output.channels; c++)
-    w.start(s.output)[s.output.channel(c)] = w.total(s.sums + c) * share;
+  for (int64_t c = 0; c < s.output.channels; c++) w.start(s.output)[s.output.channel(c)] = w.total(s.sums + c) * share;
   clear_rest(w, s.output);
 }
 
@@ -195,8 +194,8 @@ float add_up(const Worker& w, const Image& x, const Region& at, F f) {
 }
 
 inline Moments moments(const Worker& w, const Step& s, const Region& at) {
-  const float count = float((at.channels.end - at.channels.begin) * (at.rows.end - at.rows.begin) *
-                            (at.columns.end - at.columns.begin));
+  const float count =
+      float((at.channels.end - at.channels.begin) * (at.rows.end - at.rows.begin) * (at.columns.end - at.columns.begin));
   const float mean = add_up(w, s.input, at, [](Vector v) { return v; }) / count;
   const float variance = add_up(w, s.input, at, [&](Vector v) { return (v - mean) * (v - mean); }) / count;
   return {mean, 1 / std::sqrt(variance + float(s.epsilon))};

@@ -131,6 +131,8 @@ def padding(low: Lowering, node: fx.Node) -> Found:
 
 def same(low: Lowering, node: fx.Node) -> Found:
     """Nothing changes."""
+    if node.meta["val"].dtype != torch.float32:
+        raise ValueError(f"the native runtime computes in float32, not in {node.meta['val'].dtype}")
     return low.alias(node, low.found[node_of(node.args[0])])
 
 
@@ -204,7 +206,8 @@ RULES: dict[object, Rule] = {
     **dict.fromkeys(
         (
             *(aten.dropout.default, aten.dropout_.default, aten.contiguous.default, aten.clone.default),
-            *(aten.detach.default, aten.alias.default, aten.feature_dropout.default),
+            *(aten.detach.default, aten.alias.default, aten.feature_dropout.default, aten._to_copy.default),
+            *(getattr(aten.to, overload) for overload in aten.to.overloads()),
         ),
         same,
     ),

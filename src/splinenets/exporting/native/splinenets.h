@@ -39,8 +39,7 @@ splinenets_condition splinenets_condition_at(const splinenets_network* network, 
 
 /* `count` images (count, channels, height, width) and conditions (count, conditions), NULL where there are none, give
  * outputs (count, outputs). 0, or 1 if a condition lies outside its range, and then nothing is written. */
-int splinenets_run(splinenets_network* network, const float* images, const float* conditions, float* outputs,
-                   int64_t count);
+int splinenets_run(splinenets_network* network, const float* images, const float* conditions, float* outputs, int64_t count);
 
 void splinenets_free(splinenets_network* network);
 

@@ -32,13 +32,12 @@ struct Matrix {
   int64_t type, offset, scale;  // bytes; a scale of -1: none
 };
 
-#define KINDS                                                                                                    \
-  INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT, DEPTHWISE, AVGPOOL,     \
-      SUBTRACT, MULTIPLY, AFFINE, NORM, COPY, TELL, PLACE
+#define KINDS                                                                                                          \
+  INPUT, CONV, LINEAR, MAXPOOL, SUM, MEAN, ADD, SUBSAMPLE, PROJECT, LOCATE, MIX, OUTPUT, DEPTHWISE, AVGPOOL, SUBTRACT, \
+      MULTIPLY, AFFINE, NORM, COPY, TELL, PLACE
 enum Kind : int64_t { KINDS, KIND_COUNT };
 
-#define ACTIVATIONS \
-  NONE, RELU, RELU6, LEAKY_RELU, SIGMOID, SILU, HARD_SIGMOID, HARD_SWISH, GELU, GELU_TANH, TANH
+#define ACTIVATIONS NONE, RELU, RELU6, LEAKY_RELU, SIGMOID, SILU, HARD_SIGMOID, HARD_SWISH, GELU, GELU_TANH, TANH
 enum Activation : int64_t { ACTIVATIONS, ACTIVATION_COUNT };
 
 enum Type : int64_t { FLOAT32, BFLOAT16, INT8, TYPE_COUNT };
@@ -46,9 +45,7 @@ enum Type : int64_t { FLOAT32, BFLOAT16, INT8, TYPE_COUNT };
 constexpr int64_t TYPE_BYTES[] = {4, 2, 1};
 
 // Every thread does these alone, into memory of its own, and nobody waits.
-inline bool everyone(int64_t kind) {
-  return kind == MEAN || kind == LOCATE || kind == MIX || kind == TELL || kind == PLACE;
-}
+inline bool everyone(int64_t kind) { return kind == MEAN || kind == LOCATE || kind == MIX || kind == TELL || kind == PLACE; }
 
 // One step. All steps have the same fields, of which each uses some: the program is a plain array of 64-bit numbers.
 struct Step {
@@ -56,14 +53,14 @@ struct Step {
   Image input, output, other;  // `other`: what is added, or the parent's positions; its offset is -1 where there is none
   int64_t activation;
   int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-  int64_t groups;    // of a convolution or of a norm, which is taken of each pixel by itself if there are none
-  int64_t inclusive; // whether averages count pixels beyond the border
-  Matrix weight;     // filters, knots, decision parameters or factors
-  int64_t sums;      // where every thread's part of the sum of each channel, or of projections, lies; -1: nobody asks
-  int64_t mixed;     // where in the arena filters of this sample lie; -1: they are constant
-  int64_t narrow;    // where in the arena features of 16 bits lie, for whole decision parameters; -1: they stay floats
-  int64_t bias;      // bytes; -1: none
-  int64_t basis;     // where in the arena the active knots and their weights lie; -1: there is no spline
+  int64_t groups;     // of a convolution or of a norm, which is taken of each pixel by itself if there are none
+  int64_t inclusive;  // whether averages count pixels beyond the border
+  Matrix weight;      // filters, knots, decision parameters or factors
+  int64_t sums;       // where every thread's part of the sum of each channel, or of projections, lies; -1: nobody asks
+  int64_t mixed;      // where in the arena filters of this sample lie; -1: they are constant
+  int64_t narrow;     // where in the arena features of 16 bits lie, for whole decision parameters; -1: they stay floats
+  int64_t bias;       // bytes; -1: none
+  int64_t basis;      // where in the arena the active knots and their weights lie; -1: there is no spline
   int64_t splines, dims, knots, degree, rows;  // rows: of one knot, in `weight`
   int64_t length;                              // of a row
   int64_t matching, bounded, closed, decision_knots, decision_degree;
@@ -99,14 +96,14 @@ std::string describe(const char* name, size_t offset) {
 }
 
 inline std::string layout() {
-  return FIELD(kind) + IMAGE(input) + IMAGE(output) + IMAGE(other) + FIELD(activation) + FIELD(kernel_h) +
-         FIELD(kernel_w) + FIELD(stride_h) + FIELD(stride_w) + FIELD(pad_h) + FIELD(pad_w) + FIELD(dilation_h) +
-         FIELD(dilation_w) + FIELD(groups) + FIELD(inclusive) + FIELD(weight.type) + FIELD(weight.offset) +
-         FIELD(weight.scale) + FIELD(sums) + FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) +
-         FIELD(dims) + FIELD(knots) + FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) +
-         FIELD(closed) + FIELD(decision_knots) + FIELD(decision_degree) + FIELD(source) + FIELD(target) + FIELD(count) +
-         FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " +
-         std::to_string(LANES) + "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
+  return FIELD(kind) + IMAGE(input) + IMAGE(output) + IMAGE(other) + FIELD(activation) + FIELD(kernel_h) + FIELD(kernel_w) +
+         FIELD(stride_h) + FIELD(stride_w) + FIELD(pad_h) + FIELD(pad_w) + FIELD(dilation_h) + FIELD(dilation_w) +
+         FIELD(groups) + FIELD(inclusive) + FIELD(weight.type) + FIELD(weight.offset) + FIELD(weight.scale) + FIELD(sums) +
+         FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) + FIELD(knots) +
+         FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) + FIELD(closed) +
+         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(source) + FIELD(target) + FIELD(count) + FIELD(diffusion) +
+         FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
+         "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
 }
 
 }  // namespace

@@ -33,8 +33,7 @@ class Bases {
     for (int j = 0; j <= d; j++)
       for (int p = 0; p <= d; p++) {
         int64_t sum = 0;
-        for (int i = 0; i <= d - j; i++)
-          sum += (i % 2 ? -1 : 1) * choose(d + 1, i) * choose(d, p) * power(d - j - i, d - p);
+        for (int i = 0; i <= d - j; i++) sum += (i % 2 ? -1 : 1) * choose(d + 1, i) * choose(d, p) * power(d - j - i, d - p);
         matrices[d][p * (d + 1) + j] = float(double(sum) / factorial);
       }
   }
@@ -82,7 +81,9 @@ struct Worker {
   float* start(const Image& x) const { return arenas[x.own ? me : 0] + x.start(); }
 
   // A row of an image: `unit` counts rows of all its blocks.
-  float* row(const Image& x, int64_t unit) const { return start(x) + unit / x.height * x.block() + unit % x.height * x.row(); }
+  float* row(const Image& x, int64_t unit) const {
+    return start(x) + unit / x.height * x.block() + unit % x.height * x.row();
+  }
 
   // What all threads have added up together.
   float total(int64_t offset) const {
