@@ -11,8 +11,8 @@ from .conditions import Condition, Conditioned, condition
 from .conversion import Conversion, convert
 from .costs import Cost, cost
 from .deployment import collapse, deploy
-from .folding import fold_batchnorm
 from .exporting import export, load_export
+from .folding import fold_batchnorm
 from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
 from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
