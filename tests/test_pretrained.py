@@ -78,7 +78,7 @@ def test_damaged_digests_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["splinenets.shipped"], "FOLDER", tmp_path / "trained")
     path = tmp_path / "trained/digests.json"
     path.write_text(path.read_text().replace("a", "b", 1))
-    with pytest.raises(ValueError, match="digests.json is damaged"):
+    with pytest.raises(ValueError, match=r"digests.json is damaged"):
         sn.pretrained("mnist/H(4)-D-R3")
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 from types import SimpleNamespace
 
@@ -245,6 +246,7 @@ def test_loss_that_is_not_finite_names_layer_and_checkpoint(tmp_path):
     with pytest.raises(DivergedError, match=words) as e:
         train(wild, tmp_path / "run")
     assert "the last good checkpoint is" in str(e.value)
+    assert re.search(r"try clip=1, .* a smaller learning_rate$", str(e.value))
     assert e.value.exit_code == 3
     last = checkpoint.read_last(tmp_path / "run/checkpoints", print)
     assert all(tensor.isfinite().all() for name, tensor in last.tensors.items() if name.startswith("model."))

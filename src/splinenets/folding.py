@@ -98,7 +98,7 @@ class Witness(TorchDispatchMode):
     """Sees what layers make, and which modules read it."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.net = net
         self.inside: list[str] = []  # layers and batch norms that are at work
         self.calls: Counter[str] = Counter()
@@ -109,10 +109,10 @@ class Witness(TorchDispatchMode):
     def watch(self, example: Any) -> list[Pair]:
         """Layers and the batch norms that alone read their outputs, each called once."""
         handles = []
-        for name, module in self.net.named_modules():
-            if isinstance(module, (*SPLINES, *BATCH_NORMS)):
-                handles.append(module.register_forward_pre_hook(partial(self.enter, name)))
-                handles.append(module.register_forward_hook(partial(self.leave, name)))
+        for name in [n for n, m in self.net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]:
+            module = self.net.get_submodule(name)
+            handles.append(module.register_forward_pre_hook(partial(self.enter, name)))
+            handles.append(module.register_forward_hook(partial(self.leave, name)))
         try:
             with strategy("grouped"), self:  # kernels of our own would read unseen
                 output = run_example(self.net, example)

@@ -46,7 +46,7 @@ class Standing(_Younger):
 
     totals: list[float]
     best: Best | None
-    warned: list[str]  # layers of which health has warned
+    warned: list[str]  # layers that ailed when health warned
     metrics_length: int  # bytes of metrics.jsonl
 
 
@@ -76,7 +76,7 @@ class State:
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
     best: Best | None = None
-    warned: list[str] = field(default_factory=list)  # layers of which health has warned
+    warned: list[str] = field(default_factory=list)  # layers that ailed when health warned
     quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
 
     def checkpoint(self, metrics_length: int, metrics_sha256: str) -> Checkpoint:
