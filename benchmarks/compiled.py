@@ -21,7 +21,13 @@ from splinenets.tables import text_table
 FILE = RESULTS / "compiled.json"
 SPEC = "D(5)-C-R3"
 # training or not, numbers, batch
-CASES = ((False, "float32", 1), (False, "float32", 250), (True, "float32", 250))
+CASES = (
+    (False, "float32", 1),
+    (False, "float32", 250),
+    (False, "bf16", 250),
+    (True, "float32", 250),
+    (True, "bf16", 250),
+)
 
 
 def job(spec: str | None, compiled: bool, training: bool, numbers: str, batch: int) -> Callable[[], object]:

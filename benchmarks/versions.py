@@ -22,9 +22,12 @@ FILE = RESULTS / "versions.json"
 HERE = Path(__file__).resolve().parent.parent
 # network, spec or "", batch, numbers, training or not
 JOBS = [
-    ("resnet32", spec, batch, "float32", training)
+    ("resnet32", spec, batch, numbers, training)
     for spec in ("", "D(5)-C-R4", "D(5)-C-R3", "H(5)-C-R3")
-    for training, batch in ((True, 250), (True, 32), (False, 250), (False, 1))
+    for training, batch, numbers in (
+        *((True, 250, "bf16"), (True, 250, "float32"), (True, 32, "float32")),
+        *((False, 250, "bf16"), (False, 250, "float32"), (False, 1, "float32")),
+    )
 ] + [("lenet32", "D(5)-D-R3", batch, "float32", training) for training, batch in ((True, 250), (False, 1))]
 # plain torch and what every version of the package has, so that it runs with any of them
 WORKER = """
@@ -38,16 +41,19 @@ def job(name, spec, batch, numbers, training):
     net.to(memory_format=torch.channels_last).train(training)
     images = torch.randn(batch, channels, size, size).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
+    precision = torch.autocast("cpu", torch.bfloat16, enabled=numbers == "bf16")
     if not training:
         net = sn.fold_batchnorm(net)
         def run():
-            with torch.inference_mode():
+            with torch.inference_mode(), precision:
                 net(images)
         return run
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     def run():
         optimizer.zero_grad()
-        F.cross_entropy(net(images), labels).backward()
+        with precision:
+            logits = net(images)
+        F.cross_entropy(logits.float(), labels).backward()
         optimizer.step()
     return run
 for line in sys.stdin:

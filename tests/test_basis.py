@@ -39,6 +39,16 @@ def test_rows_sum_to_one_and_stay_in_range(knots, degree):
     np.testing.assert_allclose(values.numpy(), scipy_basis(position.numpy(), knots, degree), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("knots", "degree"), [shape for shape in SHAPES if shape[1]])
+def test_closed_splines_are_scipys_periodic_ones(knots, degree):
+    position = torch.linspace(0, 1, 301, dtype=torch.float64)
+    values = sn.bspline_basis(position, knots, degree, closed=True)
+    vector, points = np.arange(-degree, knots + degree + 1.0), np.eye(knots)
+    periodic = BSpline(vector, np.concatenate([points, points[:degree]]), degree, extrapolate="periodic")
+    np.testing.assert_allclose(values.numpy(), periodic(position.numpy() * knots), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(values[0].numpy(), values[-1].numpy(), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("knots", "degree"), [(2, 1), (5, 2), (7, 3), (1, 0), (4, 0)])
 def test_ends_by_hand(knots, degree):
     ends = {0: [1], 1: [1], 2: [0.5, 0.5], 3: [1 / 6, 4 / 6, 1 / 6]}[degree]

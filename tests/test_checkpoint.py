@@ -1,20 +1,20 @@
 """Whatever happens while a checkpoint is written, the old or the new one can be read; damage is never silent."""
 
 import errno
-import io
 import os
 import signal
-from pathlib import Path
 
 import pytest
 import torch
 from tests.helpers.runs import fork, outcome
 from tests.helpers.tiny import damaged
+from tests.helpers.trouble import Trouble
 from torch import nn
 
 from splinenets.files import DamagedError, read_sealed, write_sealed
 from splinenets.training import checkpoint
 from splinenets.training.checkpoint import Checkpoint
+from splinenets.training.optimizer import Mover
 from splinenets.training.run import Lines
 
 
@@ -44,42 +44,6 @@ def folder(tmp_path):
     return tmp_path / "checkpoints"
 
 
-class Trouble:
-    """Something happens at the n-th write, fsync, rename or removal. A write is cut in the middle."""
-
-    def __init__(self, monkeypatch, at, happen):
-        self.left, self.happen = at, happen
-        opened, replace, unlink, fsync = Path.open, Path.replace, Path.unlink, os.fsync
-        trouble = self
-
-        class Slow(io.FileIO):
-            def write(self, content):
-                if trouble.due():
-                    super().write(content[: len(content) // 2])
-                    trouble.happen()
-                return super().write(content)
-
-        def patched_open(path, mode="r", *args, **kwargs):
-            return Slow(str(path), mode) if mode == "wb" else opened(path, mode, *args, **kwargs)
-
-        def before(function):
-            def patched(*args, **kwargs):
-                if self.due():
-                    self.happen()
-                return function(*args, **kwargs)
-
-            return patched
-
-        monkeypatch.setattr(Path, "open", patched_open)
-        monkeypatch.setattr(Path, "replace", before(replace))
-        monkeypatch.setattr(Path, "unlink", before(unlink))
-        monkeypatch.setattr(os, "fsync", before(fsync))
-
-    def due(self):
-        self.left -= 1
-        return self.left == 0
-
-
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -90,8 +54,7 @@ def test_killed_at_every_operation_of_a_save(folder):
     for at in range(1, 100):
 
         def die(at=at):
-            with pytest.MonkeyPatch.context() as monkeypatch:
-                Trouble(monkeypatch, at, kill)
+            with Trouble(at, kill):
                 checkpoint.write(folder, example(30), keep=1)
 
         code = outcome(fork(die))
@@ -113,7 +76,7 @@ def test_killed_at_every_operation_of_a_save(folder):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number, monkeypatch):
+def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     failures = 0
     for at in range(1, 100):
@@ -121,15 +84,14 @@ def test_disk_errors_leave_the_old_checkpoint_and_nothing_else(folder, number, m
         def fail():
             raise OSError(number, os.strerror(number))
 
-        with monkeypatch.context() as patch:
-            trouble = Trouble(patch, at, fail)
+        with Trouble(at, fail) as trouble:
             try:
                 checkpoint.write(folder, example(30), keep=2)
             except OSError as error:
                 failures += 1
                 assert error.errno == number
                 assert number == errno.EACCES or str(folder) in str(error)
-            done = trouble.left > 0
+        done = trouble.met < at
         assert checkpoint.read_last(folder, silent).step in (10, 30)
         if checkpoint.steps(folder) == [10]:
             assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -296,7 +258,7 @@ def test_files_that_lack_something(folder, missing):
 )
 def test_tensors_of_another_network(tensors, complaint):
     net = nn.Linear(3, 2)
-    state = checkpoint.State(net, torch.optim.SGD(net.parameters(), momentum=0.9))
+    state = checkpoint.State(net, Mover([torch.optim.SGD(net.parameters(), momentum=0.9)]))
     saved = state.checkpoint(0, "")
     wrong = Checkpoint(0, {**saved.tensors, **tensors}, saved.state)
     with pytest.raises(ValueError, match=f"is that of another network: .*{complaint}"):
@@ -312,5 +274,5 @@ def test_versions_of_modules_are_told_when_weights_are_restored():
             super()._load_from_state_dict(state, prefix, metadata, *rest)
 
     net = Versioned(3, 2)
-    saved = checkpoint.State(net, torch.optim.SGD(net.parameters())).checkpoint(0, "")
+    saved = checkpoint.State(net, Mover([torch.optim.SGD(net.parameters())])).checkpoint(0, "")
     checkpoint.restore_weights(Versioned(3, 2), saved)

@@ -14,6 +14,11 @@ CASES = [
     pytest.param(name, f"{kind}(5)-{decision}-{rank} degree={degree}", id=f"{name}-{kind}{decision}{rank}d{degree}")
     for name, kind, decision, rank, degree in product(LAYERS, "DH", "CD", ("R4", "G2", "R3"), (1, 2, 3))
 ]
+CLOSED = [
+    pytest.param(name, spec, id=f"{name}-{spec}")
+    for name in LAYERS
+    for spec in ("D(5)-C-R3 closed", "H(5)-D-G2 degree=3 closed", "H(2)-C-R4 degree=1 dims=2 closed raw")
+]
 
 
 def run(layer, x, parent, strategy):
@@ -34,7 +39,7 @@ def run(layer, x, parent, strategy):
     return y.detach(), found
 
 
-@pytest.mark.parametrize(("name", "spec"), CASES)
+@pytest.mark.parametrize(("name", "spec"), [*CASES, *CLOSED])
 def test_equals_one_sample_at_a_time(name, spec):
     torch.manual_seed(0)
     layer, shape = make(name, f"{spec} diffusion=0.75")
@@ -111,6 +116,7 @@ def test_a_sample_without_a_batch(name):
         ("conv1d", "H(3)-C-R3"),
     ],
 )
+@pytest.mark.usefixtures("plain_gradients")
 def test_gradcheck(name, spec, strategy):
     torch.manual_seed(0)
     layer, shape = make(name, spec)
@@ -248,3 +254,12 @@ def test_what_is_left_of_a_weight_can_be_averaged_and_broadcast(spec):
     averaged.update_parameters(sn.deploy(layer, x))
     averaged.update_parameters(sn.deploy(layer, x))
     torch.testing.assert_close(averaged(x), layer.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("spec", ["D(3)-C-R3", "H(3)-D-R4"])
+def test_layers_of_nothing_are_refused(spec):
+    with pytest.raises(ValueError, match="a spline needs a feature to decide by"):
+        sn.SplineLinear(0, 4, spec=spec)
+    with pytest.raises(ValueError, match="a spline needs a feature to decide by"):
+        sn.SplineConv2d(0, 4, 3, spec=spec, input_size=5)

@@ -10,10 +10,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
+from tests.helpers.grammars import KEYS, junk, numbers, tokens, toml, words
 
 import splinenets
+from splinenets.training.draft import load_recipe, recipe_names
 from splinenets.training.loop import learning_rate
-from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
+from splinenets.training.recipe import Recipe, from_text, parse_override, recipe_types
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])
@@ -56,7 +58,7 @@ def test_model_overrules_spline_options():
         (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
-        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet"),
+        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
         (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
         (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
         (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),
@@ -140,10 +142,6 @@ def test_learning_rate(anneal):
 
 # Generated command lines and recipes
 
-KEYS = sorted(recipe_types())
-junk = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-numbers = st.one_of(st.integers(), st.floats()).map(str)
-words = st.sampled_from(["", "static", "D(5)-C-R3", "true", "1,2", "0.5,0.5", "-1", "1e999", "nan", "steps", "resnet"])
 many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -175,15 +173,6 @@ def test_generated_keys(key):
     fine(code, err, "unknown key", "--set", *KEYS)
 
 
-tokens = st.one_of(
-    st.sampled_from(
-        ["--model", "--seed", "--set", "--schedule", "--resum", "--tracker", "-x", "--", "static", "epochs=2"]
-    ),
-    junk,
-    numbers,
-)
-
-
 @many
 @given(arguments=st.lists(tokens, max_size=5))
 def test_generated_command_lines(arguments):
@@ -191,24 +180,10 @@ def test_generated_command_lines(arguments):
     fine(code, err, "splinenets: ", "Error", "Usage")
 
 
-values = st.recursive(
-    st.one_of(st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), junk),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-
-
 @many
-@given(
-    content=st.one_of(st.dictionaries(st.one_of(st.sampled_from([*KEYS, "schedule"]), junk), values, max_size=3), junk)
-)
-def test_generated_recipes(content, tmp_path_factory):
+@given(text=toml)
+def test_generated_recipes(text, tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "mine.toml"
-    text = (
-        content
-        if isinstance(content, str)
-        else "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in content.items())
-    )
     path.write_text(text, encoding="utf-8")
     code, _, err = call("train", path, "--show")
     fine(code, err, *KEYS, "unknown key", "schedule", "TOML")

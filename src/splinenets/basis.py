@@ -7,15 +7,7 @@ from math import comb, factorial
 import torch
 from torch import Tensor
 
-from .spec import LIMITS
-
-
-def check_knots(knots: int, degree: int) -> None:
-    """Raise unless a spline with this many knots can have this degree."""
-    if not 0 <= degree <= LIMITS["degree"].most:
-        LIMITS["degree"].check("degree", degree)
-    if knots <= degree:
-        raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
+from .spec import check_knots
 
 
 def basis_matrix(degree: int) -> tuple[tuple[float, ...], ...]:
@@ -59,15 +51,15 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
     t = u - span
     matrix = torch.tensor(MATRICES.get(degree) or basis_matrix(degree), dtype=dtype, device=position.device)
     values = t.unsqueeze(-1) * 0 + matrix[degree]  # Horner's rule; not a matmul, which autocast would make imprecise
-    for coefficients in matrix[:degree].flip(0):
-        values = values * t.unsqueeze(-1) + coefficients
+    for power in reversed(range(degree)):
+        values = values * t.unsqueeze(-1) + matrix[power]
     # rounding may leave -1e-17 where a function ends
     return values.clamp(0, 1).to(position.dtype), span.long()
 
 
 def bspline_basis(position: Tensor, knots: int, degree: int, *, closed: bool = False) -> Tensor:
     """B_k(position) for every knot, rows summing to 1: (...,) -> (..., knots). Closed: 0 and 1 are one place."""
-    check_knots(knots, degree)
+    check_knots(knots, degree, closed=closed)
     values, first = compact_basis(position, knots + degree if closed else knots, degree)
     index = (first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)) % knots
     return values.new_zeros(*position.shape, knots).scatter(-1, index, values)

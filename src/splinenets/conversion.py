@@ -13,18 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear, check_memory
+from .layers import SplineLayer, check_memory
 from .path import Level
 from .spec import SplineSpec
+from .structure import SPLINES, mark, spline_class
 from .tables import text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
-SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
-    nn.Linear: SplineLinear,
-    nn.Conv1d: SplineConv1d,
-    nn.Conv2d: SplineConv2d,
-    nn.Conv3d: SplineConv3d,
-}
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -117,6 +112,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         with steer(net, {n: level.like().new_full(level.position_shape, 0.5) for n, level in outside.items()}):
             calibrate(net, [example])
     net.conversion = conversion  # type: ignore[assignment]
+    mark(net)
     return net
 
 
@@ -241,14 +237,6 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
     return ""
 
 
-def _spline_class(module: nn.Module) -> type[SplineLayer]:
-    torch_type = next(t for t in SPLINES if isinstance(module, t))
-    if type(module) is torch_type:
-        return SPLINES[torch_type]
-    # a subclass that computes what its parent computes keeps its other methods
-    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {"torch_layer": type(module)})
-
-
 def _make_spline(
     module: nn.Module,
     spec: SplineSpec,
@@ -260,7 +248,7 @@ def _make_spline(
     """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
     weight = module.get_parameter("weight")
     size = next(iter(reach.sizes.get(module, ())), None) if spec.projection == "dot" else None
-    module.__class__ = _spline_class(module)
+    module.__class__ = spline_class(module)
     assert isinstance(module, SplineLayer)
     try:
         module.become_spline(spec, size)

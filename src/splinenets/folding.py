@@ -13,13 +13,14 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .conversion import SPLINES, computes_as, copy_network
+from .conditions import Conditioned
+from .conversion import computes_as, copy_network
 from .layers import SplineLayer
 from .operators import strategy
 from .path import Level
+from .structure import BATCH_NORMS, SPLINES
 from .tracing import has_hooks, run_example
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Net = TypeVar("Net", bound=nn.Module)
 Pair = tuple[str, str]  # the names of a layer and the batch norm behind it
 
@@ -57,6 +58,8 @@ class _Tracer(fx.Tracer):
 
 def pairs_of_graph(net: nn.Module) -> list[Pair]:
     """Convolutions and the batch norms that alone read their outputs, as the network's code has them."""
+    if isinstance(net, Conditioned):
+        return [(f"net.{layer}", f"net.{norm}") for layer, norm in pairs_of_graph(net.net)]
     try:
         graph = _Tracer().trace(net)
     except Exception as error:
@@ -108,8 +111,9 @@ class Witness(TorchDispatchMode):
 
     def watch(self, example: Any) -> list[Pair]:
         """Layers and the batch norms that alone read their outputs, each called once."""
+        watched = [name for name, m in self.net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]
         handles = []
-        for name in [n for n, m in self.net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]:
+        for name in watched:
             module = self.net.get_submodule(name)
             handles.append(module.register_forward_pre_hook(partial(self.enter, name)))
             handles.append(module.register_forward_hook(partial(self.leave, name)))

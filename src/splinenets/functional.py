@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from .basis import check_knots
 from .operators import Convolution, Curves, LinearMap, compute, fused, why_not
+from .spec import check_knots
 
 Size: TypeAlias = int | tuple[int, ...]
 
@@ -215,7 +215,7 @@ def _curves(
     if filters % splines:
         raise ValueError(f"{name} cannot share out {filters} filters between {splines} splines")
     degree = min(2, count - 1) if degree is None else degree
-    check_knots(count, degree)
+    check_knots(count, degree, closed=closed)
     weight = knots.shape[-weight_dims:]
     if base is not None and base.shape != weight:
         raise ValueError(f"{name} wants a base of shape {tuple(weight)}, as one knot has it, got {tuple(base.shape)}")

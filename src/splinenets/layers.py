@@ -9,14 +9,20 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from .functional import Size
-from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
+from .operators import Convolution, Curves, LinearMap, Operation, balanced, compute, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
 from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
 
 
 def check_memory(size: int, what: str) -> None:
@@ -45,6 +51,8 @@ class SplineLayer(Level):
     bias: Tensor | None
     projection: Proposer
     channel_dim: int
+    input_size: tuple[int, ...] | None
+    balanced = True  # offsets have balanced gradients; False: plain ones, as before version 0.2
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
@@ -67,6 +75,15 @@ class SplineLayer(Level):
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
         self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
+
+    def become_plain(self, weight: Tensor) -> None:
+        """Turn into torch's own layer with this weight."""
+        stored_apart = parametrize.is_parametrized(self, "knots")
+        self.__class__ = self.torch_layer  # type: ignore[assignment]
+        for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+            delattr(self, name)
+        self.weight = nn.Parameter(weight)
+        self._parameters["bias"] = self._parameters.pop("bias")  # behind the weight, as optimizers count
 
     @property
     def base(self) -> Tensor | None:
@@ -114,7 +131,8 @@ class SplineLayer(Level):
     def curves(self) -> Curves:
         """The layer's splines."""
         closed = self.spec.closed and len(self.knots) == self.dims * self.spec.knots  # and not opened for inference
-        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
+        knots = balanced(self.knots) if self.balanced and self.base is not None else self.knots
+        return Curves(knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -126,7 +144,9 @@ class SplineLayer(Level):
             self.__prepare_scriptable__()
         if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
             self.check_numbers(input)
-        x, features = self.read(self.check_input(input))
+        x = self.check_input(input)
+        self.path.recognize(self, x)
+        x, features = self.read(x)
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
 

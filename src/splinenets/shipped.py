@@ -16,6 +16,7 @@ from .conversion import convert
 from .data import augmentation
 from .files import DamagedError, read_metadata, read_sealed, replacing, write_sealed
 from .models import build
+from .saving import dress
 
 FOLDER = Path(__file__).parent / "trained"
 DIGESTS = "digests.json"  # beside the networks: name -> SHA-256
@@ -54,8 +55,8 @@ def pretrained(name: str) -> nn.Module:
     if card["model"] != "static":
         net = convert(net, card["model"], example=torch.zeros(1, channels, size, size), skip=card["plain"])
     net.load_state_dict(load(content))
-    prepare = augmentation(card["augment"], mean=card["mean"], std=card["std"]).evaluate
-    net.prepare, net.classes, net.card = prepare, tuple(card["classes"]), card  # type: ignore[assignment]
+    augment = augmentation(card["augment"], mean=card["mean"], std=card["std"])
+    dress(net, card["classes"], augment.preparation, card)
     return net.eval()
 
 

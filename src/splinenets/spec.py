@@ -50,6 +50,16 @@ LIMITS = {
 }
 
 
+def check_knots(knots: int, degree: int, *, closed: bool = False) -> None:
+    """Raise unless a spline with this many knots can have this degree."""
+    if not 0 <= degree <= LIMITS["degree"].most:
+        LIMITS["degree"].check("degree", degree)
+    if knots <= degree:
+        raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
+    if closed and degree == 0:
+        raise ValueError("a closed spline needs degree 1 or more, got degree=0, which only has steps")
+
+
 @dataclass(frozen=True)
 class Tree:
     """Diffusion of a ``branching``-ary decision tree: branching ** (1 - level)."""
@@ -111,8 +121,7 @@ class SplineSpec:
         for name, limit in LIMITS.items():
             if (value := getattr(self, name)) is not getattr(SplineSpec, name):  # a default, which may be None
                 limit.check(name.replace("_", " "), value)
-        if self.knots <= self.spline_degree:
-            raise ValueError(f"knots must exceed degree, got knots={self.knots}, degree={self.spline_degree}")
+        check_knots(self.knots, self.spline_degree, closed=self.closed)
         if isinstance(self.diffusion, str):
             object.__setattr__(self, "diffusion", _parse_diffusion(self.diffusion))
         if not isinstance(self.diffusion, Tree) and not (_is_number(self.diffusion) and 0 <= self.diffusion <= 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -125,6 +125,12 @@ class Positions(dict[str, Tensor]):
         return Positions(own, local)
 
 
+def join_positions(parts: Sequence[Positions]) -> Positions:
+    """The positions of several batches, one after the other."""
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Positions(joined, given=parts[0].given)
+
+
 def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
     """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``."""
     levels = levels_of(net)
@@ -149,8 +155,12 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
 
 def levels_of(net: nn.Module) -> dict[str, Level]:
     """The spline layers of a network by name, the same names whether it or a part of it is compiled or not."""
-    levels = {name: m for name, m in net.named_modules() if isinstance(m, Level)}
-    return {".".join(part for part in name.split(".") if part != "_orig_mod"): m for name, m in levels.items()}
+    return {plain_name(name): m for name, m in net.named_modules() if isinstance(m, Level)}
+
+
+def plain_name(name: str) -> str:
+    """A name in a network as it was before torch.compile wrapped the network or a part of it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def uncompiled(net: Net) -> Net:

@@ -31,14 +31,17 @@ def make(name: str, spec: str, **kwargs: object) -> tuple[sn.SplineLayer, tuple[
     layer = build(spec=spec, input_size=inner, **kwargs).double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
-    if layer.spec.standardize:
+    if layer.spec.standardize and not layer.external:
         nn.init.uniform_(layer.projection.running_mean, -0.5, 0.5)
         nn.init.uniform_(layer.projection.running_var, 0.5, 2)
     return layer, shape
 
 
-def basis(position: Tensor, knots: int, degree: int) -> Tensor:
+def basis(position: Tensor, knots: int, degree: int, closed: bool = False) -> Tensor:
     """B_k(position) as differences of truncated powers, degree >= 1: () -> (K,)."""
+    if closed:  # functions that leave at one end come in again at the other
+        longer = basis(position, knots + degree, degree)
+        return longer[:knots] + F.pad(longer[knots:], (0, knots - degree))
     u = position * (knots - degree) + degree - torch.arange(knots)  # how far into the k-th function
     terms = ((-1) ** i * comb(degree + 1, i) * (u - i).clamp(min=0) ** degree for i in range(degree + 2))
     return sum(terms) / factorial(degree)
@@ -59,14 +62,14 @@ def proposals(layer: sn.SplineLayer, x: Tensor, parent: Tensor | None) -> Tensor
     """Raw responses of one sample on every coordinate, theta built from its decision spline: (C,)."""
     spec, projection = layer.spec, layer.projection
     out = []
-    for c in range(layer.coordinates):
+    for c in range(layer.coordinates * (2 if spec.closed else 1)):
         theta = 0
         if projection.weight is not None:
             theta = theta + projection.weight[c]
         if projection.knots is not None:
-            at = parent[c] if parent is not None else torch.tensor(0.5, dtype=x.dtype)
-            values = basis(at, spec.knots, spec.spline_degree)
-            theta = theta + sum(values[k] * projection.knots[k, c] for k in range(spec.knots))
+            at = parent[c % layer.coordinates] if parent is not None else torch.tensor(0.5, dtype=x.dtype)
+            values = basis(at, spec.knots, spec.spline_degree, spec.closed)
+            theta = theta + sum(values[k] * projection.offsets[k, c] for k in range(spec.knots))
         out.append(response(layer, x, theta))
     return torch.stack(out)
 
@@ -82,12 +85,28 @@ def reference(
         if layer.training and len(x) > 1:
             mean, variance = raw.mean(0), raw.var(0, correction=0)
         raw = (raw - mean) / (variance + layer.projection.eps).sqrt()
-        raw = raw / (1 + (raw / layer.projection.bound) ** 2).sqrt()
-    positions = 1 / (1 + torch.exp(-spec.slope * raw))
-    if parent is not None:
+    positions = direction(*raw.chunk(2, 1)) if spec.closed else squash(layer, raw)
+    if parent is not None and not spec.closed:
         positions = (1 - diffusion) * parent + diffusion * positions
+    elif parent is not None and diffusion < 1:
+        step = positions - parent
+        positions = (parent + diffusion * (step - step.detach().round())).remainder(1)
     outputs = [_sample(layer, x[n], positions[n]) for n in range(len(x))]
     return torch.stack(outputs), positions
+
+
+def squash(layer: sn.SplineLayer, raw: Tensor) -> Tensor:
+    """Positions on an open curve."""
+    if layer.spec.standardize:
+        raw = raw / (1 + (raw / layer.projection.bound) ** 2).sqrt()
+    return 1 / (1 + torch.exp(-layer.spec.slope * raw))
+
+
+def direction(x: Tensor, y: Tensor) -> Tensor:
+    """Positions on a closed curve; their gradient fades near the middle of the plane."""
+    turns = torch.atan2(y, x) / (2 * torch.pi)
+    square = (x**2 + y**2).detach()
+    return (turns.detach() + (turns - turns.detach()) * square / (square + 0.1)).remainder(1)
 
 
 def _sample(layer: sn.SplineLayer, x: Tensor, position: Tensor) -> Tensor:
@@ -97,7 +116,7 @@ def _sample(layer: sn.SplineLayer, x: Tensor, position: Tensor) -> Tensor:
     for spline in range(layer.splines):
         weight = 0
         for dim in range(spec.dims):
-            values = basis(position[spline * spec.dims + dim], spec.knots, spec.spline_degree)
+            values = basis(position[spline * spec.dims + dim], spec.knots, spec.spline_degree, spec.closed)
             for k in range(spec.knots):
                 knot = points[dim * spec.knots + k, spline * share : (spline + 1) * share]
                 weight = weight + values[k] * knot / spec.dims

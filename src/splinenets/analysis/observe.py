@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..costs import Cost, cost
-from ..data import Split
+from ..data import Split, in_order
 from ..health_check import FEWEST, Health, health
-from ..tracing import Positions, evaluating, trace
-from ..training.build import Task
+from ..tracing import Positions, evaluating, join_positions, trace
+from ..training.build import Inputs, Task
 
 LOOKED_AT = 2_000  # images
 CALLS = 200  # of each network, to measure latency
@@ -50,7 +50,7 @@ def observe(net: nn.Module, task: Task) -> Observation:
         logits=logits,
         labels=labels,
         positions=positions,
-        cost=cost(net, task.example(1).to(device)),
+        cost=cost(net, tuple(each.to(device) for each in task.example(1))),
         health=judged,
     )
 
@@ -61,15 +61,16 @@ def travel(net: nn.Module, task: Task, split: Split, most: int = LOOKED_AT) -> t
     device = next(net.parameters()).device
     logits, parts = [], []
     with evaluating(net):
-        for images in split.images[:most].split(250):
-            out, positions = trace(net, task.augment.evaluate(images.to(device)).to(task.dtype))
+        for part in in_order(min(most, len(split.labels)), 250):
+            out, positions = trace(net, *task.show(split, part, device))
             logits.append(out.float().cpu())
-            parts.append({name: position.float().cpu() for name, position in positions.items()})
-    return torch.cat(logits), Positions({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+            found = {name: position.float().cpu() for name, position in positions.items()}
+            parts.append(Positions(found, given=positions.given))
+    return torch.cat(logits), join_positions(parts)
 
 
 @torch.inference_mode()
-def latencies(nets: Sequence[nn.Module], images: Sequence[Tensor], calls: int = CALLS) -> list[float]:
+def latencies(nets: Sequence[nn.Module], images: Sequence[Inputs], calls: int = CALLS) -> list[float]:
     """The median time of one image through each network, in seconds; they take turns, so that noise hits all alike."""
     times: list[list[float]] = [[] for _ in nets]
     threads = torch.get_num_threads()
@@ -78,7 +79,7 @@ def latencies(nets: Sequence[nn.Module], images: Sequence[Tensor], calls: int = 
         for _ in range(calls):
             for net, image, spent in zip(nets, images, times, strict=True):
                 began = time.perf_counter()
-                net(image)
+                net(*image)
                 spent.append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(threads)

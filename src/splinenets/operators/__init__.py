@@ -1,5 +1,6 @@
 """The same answer computed in several ways, and the rule that picks one. See README.md in this folder."""
 
+from .balance import balanced
 from .choice import STRATEGIES, StrategyWarning, compute, out_of_memory
 from .decision import Decision, decide, kernel_decides, pool_beside, pooled_features
 from .fused import fused, why_not
@@ -15,6 +16,7 @@ __all__ = [
     "LinearMap",
     "Operation",
     "StrategyWarning",
+    "balanced",
     "compute",
     "decide",
     "fused",

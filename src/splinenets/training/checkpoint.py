@@ -22,8 +22,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..files import DamagedError, check_fields, naming, read_sealed, replacing, write_sealed
+from .optimizer import Mover
 
 FORMAT = 1
+MODEL, AVERAGE = "model.", "average."  # how names of weights begin
+# what optimizers remember of a parameter, in torch's words; momentum has a shorter name in checkpoints
+REMEMBERED = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
+MEMORY = {"momentum_buffer": "momentum"}
 # sums over the samples of the epoch so far: cross entropy, regulariser, right answers, samples
 TOTALS = ("cross_entropy", "regularizer", "right", "samples")
 
@@ -69,22 +74,40 @@ class Checkpoint:
 
 @dataclass
 class State:
-    """Weights, momentum, the number of steps done, and what the metrics of later epochs depend on."""
+    """Weights, their average, momentum, the number of steps done, and what the metrics of later epochs depend on."""
 
     net: nn.Module
-    optimizer: torch.optim.SGD
+    optimizer: Mover
+    average: nn.Module | None = None  # the network that follows the one that learns
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
     best: Best | None = None
     warned: list[str] = field(default_factory=list)  # layers that ailed when health warned
     quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
 
+    @property
+    def outcome(self) -> nn.Module:
+        """The network that is tested: the average, where there is one."""
+        return self.net if self.average is None else self.average
+
+    @torch.no_grad()
+    def follow(self, kept: float) -> None:
+        """Let the average keep this share of itself, and in the first steps less: then all weights so far count."""
+        if self.average is None:
+            return
+        share = max(1 - kept, 1 / self.step)
+        for own, new in zip(self.average.state_dict().values(), self.net.state_dict().values(), strict=True):
+            own.lerp_(new, share) if own.is_floating_point() else own.copy_(new)
+
     def checkpoint(self, metrics_length: int, metrics_sha256: str) -> Checkpoint:
         """Everything, as tensors and plain values."""
-        tensors = {f"model.{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
+        tensors = {f"{MODEL}{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"{AVERAGE}{name}": tensor.clone() for name, tensor in self.average.state_dict().items()}
         for name, parameter in self.net.named_parameters():
-            if (buffer := self.optimizer.state[parameter].get("momentum_buffer")) is not None:
-                tensors[f"momentum.{name}"] = buffer
+            for kind, tensor in self.optimizer.memory(parameter).items():
+                if tensor is not None:
+                    tensors[f"{MEMORY.get(kind, kind)}.{name}"] = tensor
         for age, layers in enumerate(self.quantiles):
             tensors |= {f"quantiles.{age}.{name}": tensor for name, tensor in layers.items()}
         state = Standing(totals=self.totals, best=self.best, warned=self.warned, metrics_length=metrics_length)
@@ -95,11 +118,16 @@ class State:
     def restore(self, checkpoint: Checkpoint) -> tuple[int, str | None]:
         """Go back to a checkpoint; the length of the metrics at that time, and their digest where it is known."""
         restore_weights(self.net, checkpoint)
+        if self.average is not None:
+            restore_weights(self.average, checkpoint, AVERAGE)
         for name, parameter in self.net.named_parameters():
-            if (buffer := checkpoint.tensors.get(f"momentum.{name}")) is not None:
-                if buffer.shape != parameter.shape:
-                    raise ValueError(_of_another(checkpoint, f"momentum.{name} has shape {tuple(buffer.shape)}"))
-                self.optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+            for kind in REMEMBERED:
+                short = MEMORY.get(kind, kind)
+                if (tensor := checkpoint.tensors.get(f"{short}.{name}")) is None:
+                    continue
+                if kind != "step" and tensor.numel() != parameter.numel():
+                    raise ValueError(_of_another(checkpoint, f"{short}.{name} has shape {tuple(tensor.shape)}"))
+                self.optimizer.memory(parameter)[kind] = tensor if kind == "step" else tensor.to(parameter.device)
         self.step, self.totals = checkpoint.step, list(checkpoint.state["totals"])
         self.best, self.warned = checkpoint.state["best"], list(checkpoint.state["warned"])
         self.quantiles = []
@@ -115,18 +143,30 @@ class State:
         return checkpoint.state["metrics_length"], checkpoint.state.get("metrics_sha256")
 
 
-def restore_weights(net: nn.Module, checkpoint: Checkpoint) -> None:
+def restore_outcome(net: nn.Module, checkpoint: Checkpoint) -> None:
+    """Load the weights that were tested: the average, where there is one."""
+    averaged = any(name.startswith(AVERAGE) for name in checkpoint.tensors)
+    restore_weights(net, checkpoint, AVERAGE if averaged else MODEL)
+
+
+def restore_weights(net: nn.Module, checkpoint: Checkpoint, start: str = MODEL) -> None:
     """Load a checkpoint's weights into the network it was made of."""
-    start, own = "model.", net.state_dict()
-    weights = OrderedDict((n.removeprefix(start), t) for n, t in checkpoint.tensors.items() if n.startswith(start))
-    weights._metadata = own._metadata  # type: ignore[attr-defined]  # the versions of modules, for their ways of loading
+    own = net.state_dict()
+    weights = {n.removeprefix(start): t for n, t in checkpoint.tensors.items() if n.startswith(start)}
     for name, tensor in weights.items():
         if name in own and tensor.dtype != own[name].dtype:
             raise ValueError(_of_another(checkpoint, f"{name} is {tensor.dtype}, and should be {own[name].dtype}"))
     try:
-        net.load_state_dict(weights)
+        net.load_state_dict(with_versions(weights, net))
     except RuntimeError as error:
         raise ValueError(_of_another(checkpoint, str(error).splitlines()[-1].strip())) from None
+
+
+def with_versions(weights: Mapping[str, Tensor], net: nn.Module) -> OrderedDict[str, Tensor]:
+    """Weights from a file, with the versions of a network's modules: some have a way of loading that asks for them."""
+    told = OrderedDict(weights)
+    told._metadata = net.state_dict()._metadata  # type: ignore[attr-defined]
+    return told
 
 
 def _of_another(checkpoint: Checkpoint, reason: str) -> str:

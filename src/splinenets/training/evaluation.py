@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..calibration import calibrate
 from ..data import in_order
 from ..health_check import Health, health
-from ..tracing import Positions, evaluating, trace
-from .build import Task
+from ..tracing import Positions, evaluating, join_positions, trace
+from .build import Inputs, Task
 from .ranks import total
 
 JUDGED = 1_000  # test images whose positions are looked at
@@ -35,12 +35,12 @@ class Score:
 
 def calibrate_on(net: nn.Module, task: Task, count: int, device: torch.device, batch: int = 250) -> None:
     """Standardise decisions by so many undistorted training images, from all over the set; every rank does the same."""
-    images = task.data.train.images
-    count = min(count, len(images))
+    split = task.data.train
+    count = min(count, len(split.labels))
     if count < 2:
         return
-    chosen, parts = torch.arange(count) * len(images) // count, max(count // batch, 1)
-    calibrate(net, (task.evaluate(images[chosen[part::parts]].to(device)) for part in range(parts)))
+    chosen, parts = torch.arange(count) * len(split.labels) // count, max(count // batch, 1)
+    calibrate(net, (task.show(split, chosen[part::parts], device) for part in range(parts)))
 
 
 @torch.no_grad()
@@ -50,8 +50,8 @@ def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     with evaluating(net):
         for part in in_order(len(split.labels), batch, accelerator.process_index, accelerator.num_processes):
-            images, labels = split.images[part].to(device), split.labels[part].to(device)
-            logits = net(task.evaluate(images))
+            labels = split.labels[part].to(device)
+            logits = net(*task.show(split, part, device))
             loss = F.cross_entropy(logits.double(), labels, reduction="sum")
             right = (logits.argmax(1) == labels).sum()
             sums += torch.stack([loss, right.double(), right.new_tensor(len(labels)).double()])
@@ -62,11 +62,11 @@ def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500
 @torch.no_grad()
 def see_positions(net: nn.Module, task: Task, device: torch.device) -> tuple[Positions, Tensor]:
     """Where the first test images go, and their labels."""
-    images = task.evaluate(task.data.test.images[:JUDGED].to(device))
+    split = task.data.test
+    shown = in_order(min(JUDGED, len(split.labels)), 250)
     with evaluating(net):
-        parts = [trace(net, some)[1] for some in images.split(250)]
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return Positions(joined), task.data.test.labels[:JUDGED].to(device)
+        parts = [trace(net, *task.show(split, part, device))[1] for part in shown]
+    return join_positions(parts), split.labels[:JUDGED].to(device)
 
 
 def judge(
@@ -81,7 +81,7 @@ def judge(
 
 
 @torch.no_grad()
-def first_bad_layer(net: nn.Module, images: Tensor) -> str:
+def first_bad_layer(net: nn.Module, inputs: Inputs) -> str:
     """Run a batch again and name the first layer whose weights or output are not finite."""
     found: list[str] = []
     names = {module: name for name, module in net.named_modules()}
@@ -98,10 +98,10 @@ def first_bad_layer(net: nn.Module, images: Tensor) -> str:
 
     handles = [module.register_forward_hook(watch) for name, module in net.named_modules() if name]
     try:
-        net(images)
+        net(*inputs)
     finally:
         for handle in handles:
             handle.remove()
     if found:
         return found[0]
-    return "the images" if not bool(images.isfinite().all()) else "the loss"
+    return "the images" if not all(bool(x.isfinite().all()) for x in inputs) else "the loss"

@@ -10,9 +10,10 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import checkpoint
+from .build import Task
 from .checkpoint import State
 from .ranks import on_main
 from .recipe import Recipe, nearest
@@ -23,6 +24,9 @@ PACKAGES = {"tensorboard": "pip install 'splinenets[tensorboard]'"}
 
 class Watcher:
     """Hears what happens. This one keeps silent; the command line shows it."""
+
+    def built(self, recipe: Recipe, task: Task, net: nn.Module) -> None:
+        """The network is there, as it starts."""
 
     def begin(self, step: int, steps: int, batch: int) -> None:
         """Training starts, or goes on, after ``step`` of ``steps`` steps of ``batch`` samples."""
@@ -136,7 +140,7 @@ class Trackers:
         if names:
             # what TensorBoard saw of steps that a resumed run does again is taken back
             options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
-            config = {k: str(v) if isinstance(v, list) else v for k, v in recipe.as_dict().items()}
+            config = {k: str(v) if isinstance(v, list | dict) else v for k, v in recipe.as_dict().items()}
             accelerator.init_trackers("splinenets", config=config, init_kwargs=options)
 
     def log(self, values: Mapping[str, object], step: int) -> None:

@@ -16,6 +16,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict
@@ -27,7 +28,7 @@ from .. import __version__
 from ..files import DamagedError, check_fields, lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
-from .checkpoint import restore_weights
+from .checkpoint import restore_outcome
 from .ranks import ranks
 from .recipe import PRECISIONS, Recipe
 
@@ -123,6 +124,10 @@ class Run:
             return True
         return hashlib.sha256(text[: found.state["metrics_length"]]).hexdigest() == expected
 
+    def recipe(self) -> Recipe:
+        """By which it was begun."""
+        return Recipe.stored(self.read()["recipe"], str(self.description))
+
     def _hold(self) -> None:
         with naming(self.folder):
             self.lock = (self.folder / ".lock").open("wb")
@@ -148,7 +153,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if which not in CHOICES:
         raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
     run = Run(Path(folder))
-    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    recipe = run.recipe()
     notes: list[str] = []
     found = checkpoint.read_last(run.checkpoints, notes.append)
     if found is None:
@@ -160,8 +165,8 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
             raise ValueError(f"{folder} has no best checkpoint yet: no epoch is complete")
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
-    net = build_network(recipe, task)
-    restore_weights(net, found)
+    net = build_network(replace(recipe, weights=""), task)  # the checkpoint has better ones
+    restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 
 
