@@ -82,6 +82,8 @@ def _read(folder: Path, name: str, content: dict[str, object]) -> Record:
     else:
         try:
             loaded = load_run(folder)[:2]
+            if not Run(folder).metrics_are_whole():
+                notes.append("Its metrics are not those that were written: metrics.jsonl is damaged.")
         except (ValueError, OSError) as error:
             notes.append(f"Its network could not be loaded: {printable(error)}. What follows comes from its metrics.")
     planned = recipe.get("epochs")
