@@ -35,8 +35,7 @@ def export(
             raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     net, task, recipe, step = load_run(run, checkpoint)
     path = out or run / f"{purpose}.{to}"
-    test = task.data.test
-    images, labels = task.augment.evaluate(test.images[:CHECKED]).to(task.dtype), test.labels[:CHECKED]
+    example, labels = task.show(task.data.test, slice(CHECKED)), task.data.test.labels[:CHECKED]
     about = {
         "classes": list(task.data.classes),
         "preparation": task.augment.preparation,
@@ -46,12 +45,12 @@ def export(
         "step": step,
     }
     exported = write(
-        net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, labels=labels, metadata=about
+        net, example, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, labels=labels, metadata=about
     )
     found = exported.metadata
     typer.echo(
         f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; beside the network in float32 "
-        f"the same answer on {found['agreeing']:,} of {len(images):,} test images, "
+        f"the same answer on {found['agreeing']:,} of {len(labels):,} test images, "
         f"logits to {found['difference']:.0e}, "
         f"accuracy {found['accuracy']['file']:.2%} for {found['accuracy']['network']:.2%}"
     )
