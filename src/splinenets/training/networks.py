@@ -32,8 +32,13 @@ def build_plain(recipe: Recipe, shape: Shape) -> nn.Module:
     """The network of a recipe before any layer becomes a spline, from its own random weights."""
     if recipe.ours:
         options = {"dropout": recipe.dropout} if recipe.network == "lenet" else {}
-        fitting = {"in_channels": shape.channels, "image_size": shape.size, "classes": shape.classes}
-        return build(recipe.network_name, **fitting, **options)
+        return build(
+            recipe.network_name,
+            in_channels=shape.channels,
+            image_size=shape.size,
+            classes=shape.classes,
+            **options,
+        )
     source, _, name = recipe.network.partition(":")
     try:
         with from_here():
