@@ -1,6 +1,7 @@
 """Where files are kept, and how they are read and written."""
 
 import io
+import os
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -70,6 +71,19 @@ def test_damaged_code_is_compiled_anew(tmp_path, monkeypatch):
         assert build.compiled(target) is None
     assert build.compile_to(target, build.SOURCE, "c++", ()) == kept
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"code"]
+
+
+def test_a_process_that_was_forked_off_keeps_no_lock(tmp_path):
+    """A run that was killed can go on at once, whatever processes it has left behind."""
+    read, write = os.pipe()
+    with (tmp_path / "lock").open("wb") as mine:
+        assert lock(mine)
+        child = fork(lambda: os.read(read, 1))
+    with (tmp_path / "lock").open("wb") as other:
+        assert lock(other)
+    os.write(write, b"x")
+    assert outcome(child) == 0
+    os.close(read), os.close(write)
 
 
 def test_one_holds_a_lock_at_a_time(tmp_path):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakSet
 
 if sys.platform != "win32":
     import fcntl
@@ -136,7 +137,21 @@ def lock(file: BinaryIO) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        LOCKED.add(file)
     return True
+
+
+LOCKED: WeakSet[BinaryIO] = WeakSet()
+
+
+def _let_go() -> None:
+    """A process that was forked off has no lock: it would keep the lock of one that was killed."""
+    for file in LOCKED:
+        file.close()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def wait_for_lock(file: BinaryIO) -> None:
