@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -48,7 +49,13 @@ def export(
         "step": step,
         **({"condition": recipe.condition, "between": [task.change.low, task.change.high]} if task.change else {}),
     }
-    options = {"purpose": purpose, "knots": knots, "tolerance": tolerance, "labels": labels, "metadata": about}
+    options: dict[str, Any] = {
+        "purpose": purpose,
+        "knots": knots,
+        "tolerance": tolerance,
+        "labels": labels,
+        "metadata": about,
+    }
     exported = export_c(net, inputs, path, **options) if to == C else write(net, inputs, path, to=to, **options)
     size = sum(file.stat().st_size for file in (path.iterdir() if to == C else (path,)))
     found = exported.metadata
