@@ -53,6 +53,12 @@ class Record:
         return printable(self.recipe.get("data", "unknown"), 60)
 
 
+def network_name(recipe: dict[str, object]) -> str:
+    """LeNet-16 or ResNet-32, as people say it."""
+    names = {"lenet": f"LeNet-{recipe.get('width')}", "resnet": f"ResNet-{recipe.get('depth')}"}
+    return printable(names.get(str(recipe.get("network")), "unknown"), 40)
+
+
 def read_records(folders: Sequence[Path]) -> list[Record]:
     """All runs; what is not a run at all is an error."""
     contents = [Run(folder).look() for folder in folders]

@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -13,17 +14,16 @@ import torch
 from torch import Tensor
 
 from .. import web
-from .explorer import Explorer
+from .explorer import Explorer, packed
 from .text import PAGE, png
 
 LARGEST = 5_000_000  # bytes that a page may send
 PATIENCE = 10  # seconds that the end waits for an answer
+SCRIPTS = ("draw", "explore", "flow", "told", "pad", "tour")
 FILES = {
     "/": ("explore.html", "text/html; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
-    "/explore.js": ("explore.js", "text/javascript; charset=utf-8"),
-    "/base.css": ("base.css", "text/css; charset=utf-8"),
-    "/explore.css": ("explore.css", "text/css; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
+    **{f"/{name}.css": (f"{name}.css", "text/css; charset=utf-8") for name in ("base", "explore")},
 }
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -73,7 +73,7 @@ class Handler(web.Handler):
 
     def post(self, address: SplitResult) -> web.Answer:
         """An image and positions chosen by hand; or a file."""
-        work = {"/upload": self._upload, "/answer": self._answer}.get(address.path)
+        work = {"/upload": self._upload, "/answer": self._answer, "/turning": self._turning}.get(address.path)
         if work is None:
             return super().post(address)
         body = self.body()
@@ -82,19 +82,33 @@ class Handler(web.Handler):
 
     def _upload(self, body: bytes) -> dict[str, object]:
         pixels = self.server.explorer.read(body)
-        return {"pixels": base64.b64encode(pixels.numpy().tobytes()).decode()}
+        return {"pixels": packed(pixels), "unlike": self.server.explorer.unlike(pixels)}
 
     def _answer(self, body: bytes) -> dict[str, object]:
-        return self.server.explorer.answer(*self._question(body))
+        return self.server.explorer.answer(**self._question(body, self._asked))
 
-    def _question(self, body: bytes) -> tuple[Tensor, dict[str, list[float | None]], str, int]:
-        """The arguments of ``Explorer.answer``, out of JSON."""
+    def _turning(self, body: bytes) -> dict[str, object]:
+        return self.server.explorer.turning(**self._question(body, self._shown))
+
+    def _question(self, body: bytes, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Arguments out of JSON."""
         try:
-            asked = web.from_json(body)
-            chosen = {str(n): [None if v is None else float(v) for v in vs] for n, vs in asked["chosen"].items()}
-            return self._pixels(asked["image"]), chosen, str(asked["look"]), int(asked["spline"])
+            return read(web.from_json(body))
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise ValueError("this question makes no sense here") from None
+
+    def _shown(self, asked: Any) -> dict[str, Any]:
+        """An image, and what is done to it."""
+        return {"pixels": self._pixels(asked["image"]), "done": _number(asked.get("done"))}
+
+    def _asked(self, asked: Any) -> dict[str, Any]:
+        """The arguments of ``Explorer.answer``."""
+        return self._shown(asked) | {
+            "chosen": {str(name): [*map(_number, values)] for name, values in asked["chosen"].items()},
+            "look": str(asked["look"]),
+            "spline": int(asked["spline"]),
+            "told": _number(asked.get("told")),
+        }
 
     def _pixels(self, image: Any) -> Tensor:
         """{"test": number} or {"pixels": bytes in base64} -> (C, H, W)."""
@@ -112,3 +126,7 @@ class Handler(web.Handler):
         if len(content) != channels * height * width:
             raise ValueError(f"an image here has {channels} x {height} x {width} bytes, got {len(content)}")
         return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(channels, height, width)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -7,7 +7,7 @@ import io
 from PIL import Image
 from torch import Tensor
 
-from .folders import to_pixels
+from .decoding import to_pixels
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "MPO")  # MPO is what some phones call JPEG
 MOST_PIXELS = 40_000_000

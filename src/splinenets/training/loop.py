@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..data import Batches, flip, mirrored, seeded
+from ..data import Batches, flip, in_batches, mirrored, seeded
 from ..health_check import histogram
 from ..objective import Regularized
 from ..tracing import Positions
@@ -77,7 +77,7 @@ class Loop:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
-        self.data = task.data.train.part(slice(None), self.device)
+        self.data = task.data.train.whole(self.device)
         self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
@@ -86,8 +86,13 @@ class Loop:
 
     def run(self, stop: Stop) -> None:
         """All steps that are left; evaluates and saves after each epoch, and saves before it stops for a signal."""
-        if self.state.step < self.steps:
-            with closing(ahead(self.batch, self.state.step, self.steps)) as batches:
+        first, last = self.state.step, self.steps
+        if first < last:
+            chosen = (self.chosen(step) for step in range(first, last))
+            with (
+                closing(in_batches(self.data.images, chosen, self.recipe.workers)) as images,
+                closing(ahead(lambda step: self.batch(step, next(images)), first, last)) as batches,
+            ):
                 self.train(batches, stop)
 
     def train(self, batches: Iterator[Batch], stop: Stop) -> None:
@@ -111,11 +116,16 @@ class Loop:
             if stopped and state.step < self.steps:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
-    def batch(self, step: int) -> Batch:
-        """The rank's share of a step."""
+    def chosen(self, step: int) -> Tensor:
+        """The samples (n,) that are the rank's share of a step."""
         epoch, at = divmod(step, len(self.batches))
-        chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
-        part, when = self.data.part(chosen), (self.recipe.seed, epoch, at, self.rank)
+        return self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
+
+    def batch(self, step: int, images: Tensor) -> Batch:
+        """The rank's share of a step, of which the images are here."""
+        epoch, at = divmod(step, len(self.batches))
+        chosen, when = self.chosen(step), (self.recipe.seed, epoch, at, self.rank)
+        part = self.data.part(chosen, self.device, images)
         if self.task.augment.alternates:
             turned = mirrored(len(self.data.labels), self.recipe.seed, epoch)
             part = replace(part, images=flip(part.images, turned.to(self.device)[chosen]))
