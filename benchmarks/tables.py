@@ -15,7 +15,18 @@ import torch
 from campaign import results as campaign
 
 import splinenets as sn
-from benchmarks import compiled, engine, folders, information, latency, regularizer, streaming, versions
+from benchmarks import (
+    compiled,
+    denoise,
+    engine,
+    folders,
+    information,
+    latency,
+    regularizer,
+    streaming,
+    turned,
+    versions,
+)
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
@@ -157,6 +168,9 @@ def mnist_costs() -> Iterator[str]:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
+    "told": ("README.md", turned.told),
+    "turned": ("docs/conditions.md", turned.turned),
+    "denoised": ("docs/conditions.md", denoise.denoised),
     "accuracy": ("README.md", summary),
     "reproduced": ("docs/results.md", reproduced),
     "beside LeNet-128": ("docs/results.md", beside_lenet128),

@@ -160,7 +160,24 @@ def resealed(name: str, trial: Trial) -> None:
         subject.read(folder, print)
 
 
-ODD = (None, True, -1, 0, 2**70, 1e308, "", "x", "\x00", [], {}, [[]], {"a": 1}, "1", 0.5, float("nan"))
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    "",
+    "x",
+    "\x00",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    "1",
+    0.5,
+    float("nan"),
+)
 
 
 def edit(value: Any, dice: random.Random) -> None:

@@ -8,13 +8,14 @@ import threading
 import numpy
 import pytest
 import torch
+from benchmarks.fuzz_native import Changed, fuzz
 from tests.helpers.exports import network
 from torch import nn
 
 import splinenets as sn
 from splinenets.deployment import deploy
 from splinenets.exporting.capture import capture
-from splinenets.exporting.native import Engine, build, native_program, to_bytes
+from splinenets.exporting.native import Engine, Kind, build, native_program, to_bytes
 
 
 def compiled(net, example, knots="float32"):
@@ -254,6 +255,54 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="damaged"):
         sn.load_export(path)
+
+
+@pytest.mark.slow
+def test_files_of_an_enemy_stay_inside_their_memory():
+    outcomes = fuzz(300, seed=1)
+    assert set(outcomes) == {"ran", "refused"}
+    assert outcomes["ran"] > 30
+
+
+def changed(content, kind, **fields):
+    """A file in which the first step of a kind has other numbers, and the digest that it should have."""
+    steps = Changed(content, numpy.random.default_rng(0))
+    place = next(step for step in steps.steps() if step["kind"] == kind)
+    for name, value in fields.items():
+        outer, _, inner = name.partition("__")
+        if inner:
+            place[outer][inner] = value
+        else:
+            place[outer] = value
+    return steps.sealed()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Kind.CONV, {"output__offset": -(2**40)}),
+        (Kind.CONV, {"input__channels": 2**40}),
+        (Kind.CONV, {"kernel_h": 9}),
+        (Kind.CONV, {"groups": 0}),
+        (Kind.CONV, {"stride_h": 0}),
+        (Kind.CONV, {"length": 2**23}),
+        (Kind.MIX, {"degree": 40}),
+        (Kind.MIX, {"knots": 10**6}),
+        (Kind.MIX, {"splines": 0}),
+        (Kind.LOCATE, {"decision_knots": 2}),
+        (Kind.LOCATE, {"matching": 10**9}),
+        (Kind.LINEAR, {"weight__offset": 2}),
+        (Kind.LINEAR, {"weight__type": 7}),
+        (Kind.MAXPOOL, {"dilation_h": 0}),
+        (Kind.OUTPUT, {"kind": 99}),
+        (Kind.OUTPUT, {"kind": Kind.SUM}),
+        (Kind.INPUT, {"output__width": 10**6}),
+    ],
+)
+def test_steps_that_reach_outside_are_refused(kind, fields):
+    net, some = network("lenet4", "H(3)-D-R3")
+    with pytest.raises(ValueError, match=r"^step \d+ of kind|it needs one input"):
+        Engine(changed(compiled(net, some), kind, **fields))
 
 
 def test_files_of_a_later_version_are_refused(tmp_path):

@@ -9,10 +9,10 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args, get_origin, get_type_hints, is_typeddict
 from weakref import WeakSet
 
 if sys.platform != "win32":
@@ -207,3 +207,30 @@ def unseal(sealed: str | bytes, path: Path) -> dict[str, Any]:
 
 def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_fields(content: Mapping[str, object], kind: type, path: Path) -> None:
+    """Raise ``DamagedError`` unless a file's content has the fields of this TypedDict, of their types."""
+    if wrong := misfit(content, kind, "content"):
+        raise DamagedError(f"{path} is damaged: its {wrong}")
+
+
+def misfit(value: object, kind: Any, name: str) -> str:
+    """What is wrong with a value out of JSON that should be of this type, in words; empty if nothing is."""
+    parts: Iterable[tuple[object, Any, str]] = ()
+    if is_typeddict(kind):
+        fits = isinstance(value, dict) and kind.__required_keys__ <= value.keys()
+        if isinstance(value, dict) and not fits:
+            return f"{name} has no {min(kind.__required_keys__ - value.keys())!r}"
+        parts = ((value[key], hint, key) for key, hint in get_type_hints(kind).items() if key in value) if fits else ()  # type: ignore[index,operator]
+    elif get_origin(kind) is list:
+        fits = isinstance(value, list)
+        parts = ((part, get_args(kind)[0], name) for part in value) if fits else ()  # type: ignore[attr-defined]
+    elif get_origin(kind) is not None and get_origin(kind) is not dict:  # one of several
+        fits = any(not misfit(value, each, name) for each in get_args(kind))
+    else:
+        kinds = {float: (int, float)}.get(kind, get_origin(kind) or kind)
+        fits = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        return f"{name} is {json.dumps(value)[:60]}"
+    return next((wrong for part in parts if (wrong := misfit(*part))), "")

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..training import Recipe, load_recipe
-from ..training.recipe import STATIC, nearest
+from ..training.recipe import BALANCED, STATIC, nearest
 
 Settings = Mapping[str, Any]
 
@@ -105,10 +105,10 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
 def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
     """A LeNet on turned images that is told the angle, beside the plain one that is told it best."""
     ways = {"nobody": "", "channels": ", told by channels", "scales": ", told by scales", "curves": ", told by a curve"}
-    model = "D(12)-X-R4 closed" if told == "curves" else STATIC
+    curve = {"model": "D(12)-X-R4 closed", "knots": BALANCED}
     return Row(
         name=f"LeNet-{width}{ways[told]}{name}",
-        settings={"width": width, "told": told, "model": model, **settings},
+        settings={"width": width, "told": told, **(curve if told == "curves" else {"model": STATIC}), **settings},
         twin="" if told in ("nobody", "scales") else f"LeNet-{width}, told by scales",
     )
 
@@ -118,7 +118,8 @@ def _untold(width: int, model: str) -> Row:
     settings = {"width": width, "told": "nobody", "model": model}
     if model == STATIC:
         return Row(name=f"LeNet-{width}", settings=settings)
-    return Row(name=f"LeNet-{width} {model}", settings={**settings, "plain": ("conv1",)}, twin=f"LeNet-{width}")
+    own = {"plain": ("conv1",), "knots": BALANCED}
+    return Row(name=f"LeNet-{width} {model}", settings={**settings, **own}, twin=f"LeNet-{width}")
 
 
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
@@ -211,6 +212,7 @@ EXPERIMENTS = {
             _told(4, "scales"),
             _told(4, "curves"),
             _told(4, "curves", ", open", model="D(12)-X-R4"),
+            _told(4, "curves", ", plain gradients", **PLAIN),
             _told(8, "channels"),
             _told(8, "scales"),
             _told(8, "curves"),
@@ -218,7 +220,7 @@ EXPERIMENTS = {
             *(_told(4, "nobody", f", {low:g} to {high:g} degrees", between=(low, high)) for low, high in SECTORS),
         ),
         quick=LENET_QUICK,
-        standard={},
+        standard=PLAIN,
         seeds=5,
         paper=False,
     ),

@@ -8,6 +8,10 @@
 #include <memory>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace {
 
 constexpr char FIRST_LINE[] = "splinenets native 2\n";
@@ -68,12 +72,19 @@ struct Free {
 
 typedef std::unique_ptr<char, Free> Memory;
 
-// Memory at a multiple of 64 bytes, all zeros
+constexpr int64_t LARGE_PAGE = int64_t(1) << 21;
+
+// Memory at a multiple of 64 bytes, all zeros; much of it lies in large pages, where the system has them: decision
+// parameters are read from one end to the other, and small pages make that slow.
 inline Memory zeros(int64_t bytes) {
-  const int64_t size = round_up(std::max<int64_t>(bytes, 1), 64);
-  Memory memory(static_cast<char*>(std::aligned_alloc(64, size)));
+  const int64_t alignment = bytes < LARGE_PAGE ? 64 : LARGE_PAGE;
+  const int64_t size = round_up(std::max<int64_t>(bytes, 1), alignment);
+  Memory memory(static_cast<char*>(std::aligned_alloc(size_t(alignment), size_t(size))));
   if (!memory) throw std::bad_alloc();
-  std::memset(memory.get(), 0, size);
+#if defined(__linux__)
+  if (alignment == LARGE_PAGE) madvise(memory.get(), size_t(size), MADV_HUGEPAGE);
+#endif
+  std::memset(memory.get(), 0, size_t(size));
   return memory;
 }
 
