@@ -23,8 +23,9 @@ from tests.helpers import subjects
 import splinenets as sn
 from campaign.harness import Kind, Trial
 from splinenets.analysis.explorer import Explorer
-from splinenets.analysis.server import HEADERS, LARGEST, OWN_NAMES, Server
+from splinenets.analysis.server import HEADERS, LARGEST, Server
 from splinenets.data import load
+from splinenets.web import OWN_NAMES
 
 TITLE = "server and pages"
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate")

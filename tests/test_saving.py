@@ -80,6 +80,14 @@ def frozen():
     return net
 
 
+def unbalanced():
+    net = states.trained()
+    for module in net.modules():
+        if isinstance(module, sn.SplineLayer):
+            module.balanced = module.projection.balanced = False
+    return net
+
+
 def deployed_by_hand():
     return sn.deploy(sn.connect(states.by_hand(), IMAGES), IMAGES, knots="int8")
 
@@ -101,6 +109,7 @@ SUBJECTS |= {
     "bfloat16": (lambda: states.trained().bfloat16(), states.Net),
     "channels last": (lambda: channels_last(states.trained()), states.Net),
     "frozen": (frozen, states.Net),
+    "unbalanced": (unbalanced, states.Net),
     "into a converted network": (states.trained, lambda: convert(states.Net(), "D(2)-C-R4")),
     "into a deployed network": (lambda: sn.connect(states.by_hand(), IMAGES), deployed_by_hand),
     "conditioned": (lambda: conditioned(low=0.0, high=360.0, name="angle"), states.Net),
@@ -246,8 +255,7 @@ def test_what_is_known_of_a_network_travels_with_it(tmp_path):
     copy.deepcopy(found)
 
 
-@pytest.mark.parametrize("name", ["ResNet", "MobileNetV2", "Swin", "ViT"])
-@pytest.mark.parametrize("spec", ["H(3)-C-R3", "D(3)-D-R4"])
+@pytest.mark.parametrize(("name", "spec"), [("ResNet", "H(3)-C-R3"), ("Swin", "D(3)-D-R4"), ("ViT", "H(3)-C-R3")])
 def test_networks_of_transformers(name, spec, tmp_path):
     model, images = zoo.build(name)
     net = sn.convert(model, spec, example=images, spread=0.1)

@@ -104,8 +104,8 @@ def _checked(net: Any, builder: str) -> nn.Module:
 
 
 def _ours(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    if name not in ("lenet", "resnet", "build"):
-        raise ValueError(f"splinenets builds lenet, resnet and what build names, not {name!r}")
+    if name not in ("air", "build", "lenet", "resnet"):
+        raise ValueError(f"splinenets builds air, lenet, resnet and what build names, not {name!r}")
     return _import(f"{__package__}.models", name)(**arguments)
 
 

@@ -26,13 +26,14 @@ from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
 from .files import DamagedError, read_metadata, replacing, seal, unseal
+from .objective import Regularized
 from .structure import Record, describe, rebuild
 from .tracing import plain_name, uncompiled
 
 FORMAT = 1
 KEY = "splinenets"  # of our metadata in a safetensors file
 NAME = "splinenets.safetensors"  # of the file in a folder that is shared
-WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel, Regularized)
 
 Where: TypeAlias = str | PathLike[str]
 

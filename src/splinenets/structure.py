@@ -69,6 +69,7 @@ def _describe_layer(layer: SplineLayer) -> Record:
         "first": layer.begins,
         "matching": sorted(layer.matching),
         "alone": layer.base is None,
+        "balanced": [layer.balanced, getattr(projection, "balanced", True)],
         "opened": layer.spec.closed and not layer.curves.closed,
         "storage": storage_of(layer, "knots"),
         "hierarchical": projection.hierarchical,
@@ -159,6 +160,9 @@ def _rebuild_layer(module: nn.Module, kind: type[nn.Module] | None, name: str, d
     for inherited in described["matching"]:
         module.matching[inherited] = nn.Parameter(module.knots.new_zeros(module.coordinates, int(inherited)))
     projection = module.projection
+    module.balanced, responses_balanced = described["balanced"]
+    if isinstance(projection, Projection):
+        projection.balanced = responses_balanced
     if projection.hierarchical and not described["hierarchical"]:
         projection.forget_parent()
     if described["deployed"] and isinstance(projection, Projection):

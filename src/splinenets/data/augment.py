@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -85,15 +85,24 @@ def prepare(images: Tensor, preparation: Mapping[str, object]) -> Tensor:
     return kinds[kind](images, **numbers)
 
 
-def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 images (N, C, H, W), in units of full brightness."""
+def statistics(images: Tensor | Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images (N, C, H, W), in units of full brightness.
+
+    The images are one tensor, or some at a time.
+    """
     levels = torch.arange(256, dtype=torch.float64) / 255
     means, deviations = [], []
-    for channel in images.unbind(1):
-        share = channel.flatten().bincount(minlength=256).double().cpu() / channel.numel()
+    parts = [_brightness(some) for some in ([images] if isinstance(images, Tensor) else images)]
+    for counts in torch.stack(parts).sum(0):
+        share = counts.double() / counts.sum()
         means.append(float(share @ levels))
         deviations.append(math.sqrt(float(share @ (levels - means[-1]) ** 2)))
     return tuple(means), tuple(deviations)
+
+
+def _brightness(images: Tensor) -> Tensor:
+    """How many pixels of each channel have each brightness: (N, C, H, W), uint8 -> (C, 256)."""
+    return torch.stack([channel.flatten().bincount(minlength=256).cpu() for channel in images.unbind(1)])
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

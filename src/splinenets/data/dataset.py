@@ -21,10 +21,20 @@ class Split:
     labels: Tensor
     values: Tensor | None = None
 
-    def part(self, chosen: slice | Tensor, device: torch.device | None = None) -> Split:
-        """Some of it, on another device if one is named."""
+    def part(self, chosen: slice | Tensor, device: torch.device | None = None, images: Tensor | None = None) -> Split:
+        """Some of it, on another device if one is named; ``images`` are those chosen, if they are there already."""
         values = None if self.values is None else self.values[chosen].to(device)
-        return Split(self.images[chosen].to(device), self.labels[chosen].to(device), values)
+        images = self.images[chosen] if images is None else images
+        return Split(images.to(device), self.labels[chosen].to(device), values)
+
+    def whole(self, device: torch.device) -> Split:
+        """All of it on another device, but for images that are still on disk."""
+        return self.part(slice(None), device, self.images)
+
+    def narrow(self, part: slice) -> Split:
+        """A part of it, as it lies; images on disk stay there."""
+        images = self.images[part] if isinstance(self.images, Tensor) else self.images.narrow(part)
+        return self.part(part, images=images)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,25 +1,23 @@
-"""Image files, in memory: decoded, scaled and cut to one size."""
+"""Data sets of image files: all of them in memory, or decoded when they are asked for."""
 
 from __future__ import annotations
 
-import sys
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from .dataset import Dataset, Split
+from .decoding import Place, read_image, read_shape
 from .listing import CSV_PREFIX, FOLDER_PREFIX, File, Listing, list_images
+from .streams import CHOICES, Stream, exceeds_memory
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
-COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
-BEHIND = (128, 128, 128, 255)  # what shows where an image is transparent: neither dark nor light things vanish on it
+BROKEN = ("stop", "skip")
 
 
 def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
@@ -41,24 +39,82 @@ def load_csv(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: fl
     return load_listed(f"{CSV_PREFIX}{path}", size, held_out)
 
 
-def load_listed(name: str, size: int | tuple[int, int] = 32, held_out: float = 0.2) -> Dataset:
-    """All images of "folder:PATH" or "csv:PATH", in memory."""
+def load_listed(
+    name: str,
+    size: int | tuple[int, int] = 32,
+    held_out: float = 0.2,
+    *,
+    stream: str = "auto",
+    broken: str = "stop",
+) -> Dataset:
+    """The images of "folder:PATH", "csv:PATH" or "tar:PATH".
+
+    stream  always: images are decoded when they are asked for; never: all of them are in memory; auto: they are, unless
+            they would take more than half of it
+    broken  stop: a file that cannot be read is an error, as soon as it is met; skip: all files are decoded once to
+            begin with, and such files are left out with a warning
+    """
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
-    return load_listing(list_images(name, held_out), height, width)
+    for word, choices in ((stream, CHOICES), (broken, BROKEN)):
+        if word not in choices:
+            raise ValueError(f"unknown choice {word!r}, choose from {', '.join(choices)}")
+    listing = list_images(name, held_out)
+    if broken == "skip":
+        listing = readable(listing, height, width)
+    return load_listing(listing, height, width, stream)
 
 
-def load_listing(listing: Listing, height: int, width: int) -> Dataset:
-    """All files of a listing, in memory."""
-    images = read_images([file.path for file in (*listing.train, *listing.test)], height, width)
-    train, test = images.tensor_split([len(listing.train)])
+def load_listing(listing: Listing, height: int, width: int, stream: str = "auto") -> Dataset:
+    """All files of a listing."""
+    files = [file.path for file in (*listing.train, *listing.test)]
+    images: Tensor | Stream
+    if stream == "always" or (stream == "auto" and exceeds_memory(3 * len(files) * height * width)):
+        images = Stream(files, channels_of(files), height, width)
+    else:
+        images = read_images(files, height, width)
+    train, test = slice(len(listing.train)), slice(len(listing.train), None)
     return Dataset(
         name=listing.name,
-        train=Split(train, class_numbers(listing, listing.train), values_of(listing.train)),
-        test=Split(test, class_numbers(listing, listing.test), values_of(listing.test)),
+        train=_split(listing, listing.train, images, train),
+        test=_split(listing, listing.test, images, test),
         classes=listing.classes,
     )
+
+
+def _split(listing: Listing, files: Sequence[File], images: Tensor | Stream, part: slice) -> Split:
+    own = images.narrow(part) if isinstance(images, Stream) else images[part]
+    # a stream does all that a tensor of images is asked for
+    return Split(cast(Tensor, own), class_numbers(listing, files), values_of(files))
+
+
+def readable(listing: Listing, height: int, width: int) -> Listing:
+    """A listing without the files that cannot be read, each of which is named in a warning."""
+
+    def reads(file: File) -> bool:
+        try:
+            read_image(file.path, height, width)
+        except ValueError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            return False
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        train, test = (
+            tuple(file for file, good in zip(files, pool.map(reads, files), strict=True) if good)
+            for files in (listing.train, listing.test)
+        )
+    for label in listing.classes:
+        if not all(any(file.label == label for file in files) for files in (train, test)):
+            raise ValueError(f"{listing.name} has too few images of {label!r} that can be read")
+    return replace(listing, train=train, test=test)
+
+
+def channels_of(files: Sequence[Place]) -> int:
+    """1 if all files are grey, otherwise 3; their pixels are not read."""
+    with ThreadPoolExecutor() as pool:
+        return max(channels for channels, _, _ in pool.map(read_shape, files))
 
 
 def class_numbers(listing: Listing, files: Sequence[File]) -> Tensor:
@@ -73,7 +129,7 @@ def values_of(files: Sequence[File]) -> Tensor | None:
     return torch.tensor(values) if len(values) == len(files) else None
 
 
-def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
+def read_images(files: Sequence[Place], height: int, width: int) -> Tensor:
     """Files as (N, C, H, W), uint8; C is 1 if all of them are grey, otherwise 3."""
     with ThreadPoolExecutor() as pool:  # decoding lets other threads run
         images = list(pool.map(lambda file: read_image(file, height, width), files))
@@ -82,52 +138,3 @@ def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
     for index, image in enumerate(images):
         batch[index] = image
     return batch
-
-
-def read_image(path: Path, height: int, width: int) -> Tensor:
-    """One file as (C, H, W), uint8: grey with C = 1, or RGB."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            return to_pixels(file, height, width)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
-
-
-def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
-    """An open image, scaled and cut to size: (C, H, W), uint8, grey with C = 1, or RGB."""
-    from PIL import Image, ImageOps
-
-    image = ImageOps.exif_transpose(file)
-    if image.mode not in GREY | COLOUR:
-        raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
-    if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
-        image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
-    mode = "L" if image.mode in GREY else "RGB"
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new("RGBA", image.size, BEHIND), with_alpha(image))
-    image = image.convert(mode)
-    pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
-    return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
-
-
-def with_alpha(image: Image.Image) -> Image.Image:
-    """The same image as RGBA."""
-    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-
-
-def read_shape(path: Path) -> tuple[int, int, int]:
-    """Channels, height and width of an image file, whose pixels are not read."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            return 1 if file.mode in GREY else 3, file.height, file.width
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
-
-
-def upper_byte(mode: str) -> int:
-    """Which of a pixel's two bytes counts more, by a mode such as "I;16B"; N is this machine's own order."""
-    return 0 if mode.endswith("B") or (mode.endswith("N") and sys.byteorder == "big") else 1

@@ -1,10 +1,12 @@
-"""Image files, their labels, and which of them are for training: from a folder of folders, or from a CSV file."""
+"""Image files, their labels, and which of them are for training: from a folder of folders, a CSV file or archives."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import math
+import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +14,29 @@ from pathlib import Path
 
 FOLDER_PREFIX = "folder:"
 CSV_PREFIX = "csv:"
+TAR_PREFIX = "tar:"
+PREFIXES = (FOLDER_PREFIX, CSV_PREFIX, TAR_PREFIX)
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 TESTS = ("test", "val")  # parts that can be tested on; the first that is there is
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside a tar archive, which is read where it lies."""
+
+    archive: Path
+    name: str
+    offset: int
+    size: int
+
+    def open(self) -> io.BytesIO:
+        """Its content."""
+        with self.archive.open("rb") as file:
+            file.seek(self.offset)
+            return io.BytesIO(file.read(self.size))
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.archive}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +46,7 @@ class File:
     ``part`` is train, test or val, or empty where nobody has said; ``value`` is what a CSV file may say of an image.
     """
 
-    path: Path
+    path: Path | Member
     label: str
     name: str
     part: str = ""
@@ -41,23 +64,23 @@ class Listing:
 
 
 def is_listed(name: str) -> bool:
-    """Whether a data set is a folder or a CSV file of a user's own."""
-    return name.startswith((FOLDER_PREFIX, CSV_PREFIX))
+    """Whether a data set is a folder, a CSV file or archives of a user's own."""
+    return name.startswith(PREFIXES)
 
 
 def list_images(name: str, held_out: float = 0.2) -> Listing:
-    """What "folder:PATH" or "csv:PATH" holds.
+    """What "folder:PATH", "csv:PATH" or "tar:PATH" holds.
 
     Where there is no test part, the share ``held_out`` of each class is one: chosen by file names, the same everywhere.
     """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
-    kind = next(prefix for prefix in (FOLDER_PREFIX, CSV_PREFIX) if name.startswith(prefix))
+    kind = next(prefix for prefix in PREFIXES if name.startswith(prefix))
     path = Path(name.removeprefix(kind)).expanduser()
-    files = folder_files(path) if kind == FOLDER_PREFIX else csv_files(path)
+    files = {FOLDER_PREFIX: folder_files, CSV_PREFIX: csv_files, TAR_PREFIX: tar_files}[kind](path)
     train, test = parts_of(files, path, held_out)
     labels = {file.label for file in train}
-    counted = kind == CSV_PREFIX and all(label.isdecimal() for label in labels)
+    counted = kind != FOLDER_PREFIX and all(label.isdecimal() for label in labels)
     classes = tuple(sorted(labels, key=int if counted else str))
     return Listing(name=f"{kind}{path}", train=mixed(train), test=mixed(test), classes=classes)
 
@@ -193,3 +216,45 @@ def to_number(cell: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+# Tar archives, laid out as WebDataset has them: KEY.jpg and KEY.cls beside each other
+
+
+def tar_files(path: Path) -> list[File]:
+    """The images in a tar archive, or in all archives of a folder.
+
+    Archives that are named train..., test... or val... are these parts. What stands in KEY.cls is the label of KEY.jpg,
+    or of any other kind of image. Other files are left alone.
+    """
+    archives = sorted(path.glob("*.tar")) if path.is_dir() else [path]
+    if not archives or not archives[0].is_file():
+        raise ValueError(f"there is no tar archive {path}" if not path.is_dir() else f"{path} holds no .tar files")
+    parts = [next((part for part in ("train", *TESTS) if a.name.startswith(part)), "") for a in archives]
+    some = all(parts) and any(part in TESTS for part in parts)  # or else a share is held out
+    listed = zip(archives, parts, strict=True)
+    files = [file for archive, part in listed for file in archive_files(archive, part if some else "")]
+    if len({file.label for file in files}) < 2:
+        raise ValueError(f"{path} must hold images of at least 2 classes")
+    return files
+
+
+def archive_files(archive: Path, part: str) -> list[File]:
+    """The images in one archive, of which nothing but the labels is read."""
+    images: dict[str, Member] = {}
+    labels: dict[str, str] = {}
+    try:
+        with tarfile.open(archive, "r:") as members:
+            for member in (m for m in members if m.isfile()):
+                folder, slash, name = member.name.rpartition("/")
+                key, _, kind = name.partition(".")
+                if f".{kind.lower()}" in SUFFIXES:
+                    images[folder + slash + key] = Member(archive, member.name, member.offset_data, member.size)
+                elif kind == "cls":
+                    content = members.extractfile(member)
+                    labels[folder + slash + key] = content.read().decode().strip() if content else ""
+    except (tarfile.TarError, UnicodeDecodeError) as error:
+        raise ValueError(f"{archive} cannot be read as an archive of images: {error}") from None
+    if missing := next((image for key, image in images.items() if not labels.get(key)), None):
+        raise ValueError(f"{missing} has no label: a file beside it, of the same name but for .cls, must hold it")
+    return [File(path=m, label=labels[key], name=f"{archive.name}/{m.name}", part=part) for key, m in images.items()]

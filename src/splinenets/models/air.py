@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..constructors import remembered
+
 PATCH = 2  # pixels along a side of what the first layer whitens
 GROUPS = 3  # of two convolutions each
 
@@ -63,6 +65,7 @@ class Air(nn.Module):
         return self.dense(self.pool(x).flatten(1))
 
 
+@remembered
 def air(widths: Sequence[int] = (64, 128, 128), *, in_channels: int = 3, classes: int = 10) -> Air:
     """Air with so many filters in its three groups, for images of 9 pixels a side or more."""
     if len(widths) != GROUPS or min(widths) < 1:

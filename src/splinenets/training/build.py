@@ -25,6 +25,7 @@ from .told import ToldByChannels, ToldByScales, told_channels
 from .weights import load_weights
 
 WHITENED = 2_000  # images whose patches an Air whitens
+MEASURED = 20_000  # images on disk by whose brightness all are normalised
 EXAMPLES = 100  # images that show a converted network its sizes and first statistics
 DTYPES = {"float64": torch.float64}
 Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) where a network is told them
@@ -34,8 +35,9 @@ Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) w
 class Task:
     """A data set as a recipe sees it.
 
-    change  what happens to training images, by a number drawn for each; test images have been changed already
-    told    whether the network is told that number, or the one that the data have for each image
+    change    what happens to training images, by a number drawn for each; test images have been changed already
+    told      whether the network is told that number, or the one that the data have for each image
+    original  the test images before they were changed; None if nothing changes them
     """
 
     data: Dataset
@@ -43,6 +45,7 @@ class Task:
     dtype: torch.dtype
     change: Change | None = None
     told: bool = False
+    original: Split | None = None
 
     def example(self, count: int = EXAMPLES) -> Inputs:
         """The first training images, as a network would see them."""
@@ -69,15 +72,18 @@ class Task:
 
 def load_task(recipe: Recipe) -> Task:
     """Load and verify the data of a recipe."""
-    data = load(recipe.data, size=recipe.image_size if is_listed(recipe.data) else None)
+    size = recipe.image_size if is_listed(recipe.data) else None
+    data = load(recipe.data, size=size, stream=recipe.stream, broken=recipe.broken)
     data = choose_images(data, recipe.images, recipe.held_out)
     if in_colour(recipe):
         data = data.in_colour()
-    mean, deviation = statistics(data.train.images)
+    measured = data.train.images if isinstance(data.train.images, Tensor) else data.train.images.narrow(slice(MEASURED))
+    mean, deviation = statistics(measured.split(250))
     augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
-    change = recipe.change
+    change, original = recipe.change, None
     if change is not None:
-        data = replace(data, test=changed(data.test, change, "test"))
+        original = data.test
+        data = replace(data, test=changed(original, change, "test"))
     elif recipe.condition:
         change = _range_of(recipe, data)
     return Task(
@@ -86,6 +92,7 @@ def load_task(recipe: Recipe) -> Task:
         dtype=DTYPES.get(recipe.precision, torch.float32),
         change=change,
         told=recipe.told != "nobody",
+        original=original,
     )
 
 
@@ -112,8 +119,8 @@ def choose_images(data: Dataset, images: int = 0, held_out: int = 0) -> Dataset:
             f"{data.name} has {len(labels)} training images, too few to train on {images or 'some'} "
             f"and hold out {held_out}"
         )
-    test = whole.part(slice(left, None)) if held_out else data.test
-    return replace(data, train=whole.part(slice(images or left)), test=test)
+    test = whole.narrow(slice(left, None)) if held_out else data.test
+    return replace(data, train=whole.narrow(slice(images or left)), test=test)
 
 
 def build_twin(recipe: Recipe, task: Task, note: Callable[[str], object] = str) -> nn.Module:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..data.dataset import KNOWN
-from ..data.folders import read_shape
+from ..data.decoding import read_shape
 from ..data.listing import is_listed, list_images
 from .networks import Shape, build_plain, first_convolution, in_colour, later_stages
 from .recipe import Recipe

@@ -22,9 +22,10 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..data import Batches, flip, mirrored, seeded
+from ..data import Batches, flip, in_batches, mirrored, seeded
 from ..health_check import histogram
-from ..tracing import Positions, trace
+from ..objective import Regularized
+from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
@@ -76,17 +77,22 @@ class Loop:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
-        self.data = task.data.train.part(slice(None), self.device)
+        self.data = task.data.train.whole(self.device)
         self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
-        self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
+        self.objective = Regularized(self.net, build_regularizer(recipe, task))
         self.waited = 0.0  # seconds spent on waiting for batches in this epoch
 
     def run(self, stop: Stop) -> None:
         """All steps that are left; evaluates and saves after each epoch, and saves before it stops for a signal."""
-        if self.state.step < self.steps:
-            with closing(ahead(self.batch, self.state.step, self.steps)) as batches:
+        first, last = self.state.step, self.steps
+        if first < last:
+            chosen = (self.chosen(step) for step in range(first, last))
+            with (
+                closing(in_batches(self.data.images, chosen, self.recipe.workers)) as images,
+                closing(ahead(lambda step: self.batch(step, next(images)), first, last)) as batches,
+            ):
                 self.train(batches, stop)
 
     def train(self, batches: Iterator[Batch], stop: Stop) -> None:
@@ -110,22 +116,21 @@ class Loop:
             if stopped and state.step < self.steps:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
-    def batch(self, step: int) -> Batch:
-        """The rank's share of a step."""
+    def chosen(self, step: int) -> Tensor:
+        """The samples (n,) that are the rank's share of a step."""
         epoch, at = divmod(step, len(self.batches))
-        chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
-        part, when = self.data.part(chosen), (self.recipe.seed, epoch, at, self.rank)
+        return self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
+
+    def batch(self, step: int, images: Tensor) -> Batch:
+        """The rank's share of a step, of which the images are here."""
+        epoch, at = divmod(step, len(self.batches))
+        chosen, when = self.chosen(step), (self.recipe.seed, epoch, at, self.rank)
+        part = self.data.part(chosen, self.device, images)
         if self.task.augment.alternates:
             turned = mirrored(len(self.data.labels), self.recipe.seed, epoch)
             part = replace(part, images=flip(part.images, turned.to(self.device)[chosen]))
         made = Batch(self.task.train(part, seeded("augment", *when)), part.labels)
         return blend(made, self.recipe.mixup, seeded("mixup", *when)) if self.recipe.mixup else made
-
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Positions]:
-        """Logits, and positions where somebody wants them."""
-        if self.regularizer is None:
-            return self.net(*inputs), Positions({})
-        return trace(self.net, *inputs)
 
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
@@ -133,7 +138,7 @@ class Loop:
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(inputs)
+        logits, positions = self.objective.trace(*inputs)
         cross_entropy = summed_entropy(logits, batch, self.recipe.label_smoothing)
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
@@ -141,11 +146,8 @@ class Loop:
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
             self.diverge(f"the loss is {summed / samples}", state.step + 1, inputs)
-        loss = cross_entropy * (self.world / samples)
-        information = 0.0
-        if self.regularizer is not None:
-            penalty = self.regularizer(positions, labels)
-            loss, information = loss + penalty, float(penalty.detach())
+        penalty = self.objective.penalty(positions, labels)
+        loss = cross_entropy * (self.world / samples) + penalty
         rate = learning_rate(self.recipe, state.step, self.steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -156,7 +158,7 @@ class Loop:
         state.optimizer.step()
         state.step += 1
         state.follow(self.recipe.average)
-        numbers = (summed, information * samples, right_sum, samples)
+        numbers = (summed, float(penalty.detach()) * samples, right_sum, samples)
         state.totals = [t + n for t, n in zip(state.totals, numbers, strict=True)]
         if state.step % self.recipe.log_every == 0:
             self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))
@@ -198,21 +200,22 @@ class Loop:
             {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
             for row in report.rows()
         ]
-        for layer in report.ailing:
-            if layer.layer not in state.warned:
-                state.warned.append(layer.layer)
-                watcher.note(f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}")
+        if report.ailing and not state.warned:  # once a run; metrics have every epoch's verdicts
+            state.warned = [layer.layer for layer in report.ailing]
+            watcher.note(f"WARNING: {report.warning()}")
         self.journal.positions(positions, state.step)
         if self.draw is not None:
             self.journal.trackers.images(self.draw(state.outcome, self.task, positions, line), state.step)
 
     def diverge(self, what: str, step: int, inputs: Inputs) -> NoReturn:
-        """Say which layer went bad first, and where the last good weights are."""
+        """Say which layer went bad first, where the last good weights are, and what to try."""
+        clipped = 0 < self.recipe.clip <= 1
+        cure = "" if clipped else "clip=1, which scales down gradients that are too large, and if that is not enough "
         culprit = first_bad_layer(self.state.net, inputs)
         epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
-            f"try a smaller learning_rate"
+            f"try {cure}a smaller learning_rate"
         )
 
 

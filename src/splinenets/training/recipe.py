@@ -14,7 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from ..data.augment import augmentation
 from ..data.changes import CHANGES, Change
 from ..data.dataset import KNOWN
-from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, is_listed
+from ..data.folders import BROKEN
+from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, TAR_PREFIX, is_listed
+from ..data.streams import CHOICES as STREAMS
 from ..spec import SplineSpec
 
 if sys.version_info >= (3, 11):
@@ -32,6 +34,7 @@ OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
+    "workers": (0, 256),
     "images": (0, 1_000_000_000),
     "held_out": (0, 1_000_000_000),
     "width": (1, 1024),
@@ -58,6 +61,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "keep": (1, 1000),
     "seed": (0, 2**62),
 }
+UNSEEN = ("stream", "workers")  # fields that change nothing in what a run computes
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table like {key = 1}"}
 TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
@@ -66,8 +70,13 @@ TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 class Recipe:
     """What to train, on what and how; ``splinenets train NAME --set key=value`` sets any of these.
 
-    data              a data set's name, folder:PATH or csv:PATH
-    image_size        of the images in a folder or CSV file, in pixels
+    data              a data set's name, folder:PATH, csv:PATH or tar:PATH
+    image_size        of the images in a folder, CSV file or archives, in pixels
+    stream            always: such images are decoded when they are needed; never: all are in memory; auto: they are,
+                      unless they would take more than half of it
+    workers           processes that decode them ahead; 0: no process of its own does
+    broken            stop: a file that cannot be read ends the run; skip: all files are decoded once to begin with,
+                      and such files are left out with a warning
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
@@ -122,6 +131,9 @@ class Recipe:
     name: str
     data: str = "embedded"
     image_size: int = 32
+    stream: str = "auto"
+    workers: int = 2
+    broken: str = "stop"
     images: int = 0
     held_out: int = 0
     augment: str = "none"
@@ -180,14 +192,15 @@ class Recipe:
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
         choices_of = {"anneal": ANNEALS, "optimizer": OPTIMIZERS, "precision": PRECISIONS, "told": TOLD}
+        choices_of |= {"stream": STREAMS, "broken": BROKEN}
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         self._check_network()
         if self.data not in KNOWN and not is_listed(self.data):
             raise ValueError(
-                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))}, {FOLDER_PREFIX}PATH or "
-                f"{CSV_PREFIX}PATH"
+                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))}, {FOLDER_PREFIX}PATH, "
+                f"{CSV_PREFIX}PATH or {TAR_PREFIX}PATH"
             )
         try:
             augmentation(self.augment)
@@ -281,6 +294,8 @@ class Recipe:
         hints = recipe_types()
         for key in values:
             check_key(key, where)
+        if "name" not in values:
+            raise ValueError(f"{where}: name is missing")
         try:
             checked: dict[str, Any] = {key: from_value(key, value, hints[key]) for key, value in values.items()}
             return cls(**checked)
@@ -294,8 +309,9 @@ class Recipe:
 
     def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
-        before = Recipe.stored(earlier, where).as_dict()
-        return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
+        before, now = Recipe.stored(earlier, where).as_dict(), self.as_dict()
+        told_apart = (key for key in now if before[key] != now[key] and key not in UNSEEN)
+        return next(((key, before[key], now[key]) for key in told_apart), None)
 
 
 @cache
