@@ -17,10 +17,11 @@ RUNS = Path("runs/search")
 OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipes' before the search
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
 GENTLE = "D(5)-D-R3 slope=0.8"
-ADAMW = ("optimizer=adamw", "learning_rate=0.003", "weight_decay=0.05", "clip=0")
-MUON = ("optimizer=muon", "learning_rate=0.003", "weight_decay=0.05", "clip=0")
 PLAIN = "knots=at 1"  # knots had plain gradients when most of these were trained
 DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
+SMALL_RESNET = ("network=resnet", "depth=8", "plain=conv", "held_out=1000", "epochs=2", "learning_rate=0.3")
+ADAPTIVE = ("learning_rate=0.003", "weight_decay=0.05", "clip=0")
+THREE = {"static": ("static", ()), "plain gradients": (CONV, (PLAIN,)), "balanced": (CONV, ())}
 
 
 @dataclass(frozen=True)
@@ -142,26 +143,25 @@ SEARCHES = {
             "hierarchical, knots at 0.1 of the rate": (TREE, ("knots=at 0.1",)),
             "hierarchical, knots at 0.03 of the rate": (TREE, ("knots=at 0.03",)),
             "hierarchical, knots that stay": (TREE, ("knots=at 0",)),
+            "balanced": (CONV, ()),
+            "hierarchical, balanced": (TREE, ()),
         },
     ),
     "ResNet-8, embedded images": Search(
         "demo",
-        ("network=resnet", "depth=8", "plain=conv", "held_out=1000", "epochs=3", "learning_rate=0.3"),
+        SMALL_RESNET,
         {
             "static": ("static", ()),
             "plain gradients": (CONV, (PLAIN,)),
-            "plain gradients, knots at 0.1 of the rate": (CONV, ("knots=at 0.1",)),
             "balanced": (CONV, ()),
-            "hierarchical, plain gradients": (TREE, (PLAIN,)),
-            "hierarchical, balanced": (TREE, ()),
-            "static, AdamW": ("static", ADAMW),
-            "plain gradients, AdamW": (CONV, (*ADAMW, PLAIN)),
-            "balanced, AdamW": (CONV, ADAMW),
-            "static, Muon": ("static", MUON),
-            "plain gradients, Muon": (CONV, (*MUON, PLAIN)),
-            "balanced, Muon": (CONV, MUON),
+            "plain gradients, knots at 0.1 of the rate": (CONV, ("knots=at 0.1",)),
         },
-        {"static": 2, "plain gradients": 2, "plain gradients, knots at 0.1 of the rate": 2, "balanced": 2},
+        {"static": 2, "plain gradients": 2, "balanced": 2},
+    ),
+    "ResNet-8, embedded images, AdamW": Search("demo", (*SMALL_RESNET, "optimizer=adamw", *ADAPTIVE), THREE),
+    "ResNet-8, embedded images, Muon": Search("demo", (*SMALL_RESNET, "optimizer=muon", *ADAPTIVE), THREE),
+    "ResNet-8, embedded images, hierarchical": Search(
+        "demo", SMALL_RESNET, {"plain gradients": (TREE, (PLAIN,)), "balanced": (TREE, ())}
     ),
     "LeNet-16, embedded images": Search(
         "demo",

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
+from campaign import results as campaign
 
 import splinenets as sn
 from benchmarks import compiled, engine, folders, information, latency, regularizer, streaming, versions
@@ -174,6 +175,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "streaming": ("docs/data.md", streaming.table),
     **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer.md", regularizer.added),
+    "campaign": ("docs/reliability.md", campaign.chapters),
+    "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -67,6 +68,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--chapter", action="append", choices=CHAPTERS, help="may be given several times; default: all")
     parser.add_argument("--trials", type=positive, help="of each chapter; default: as many as are planned")
     parser.add_argument("--minutes", type=float, help="of each chapter; then the next one begins")
+    parser.add_argument("--cut", action="store_true", help="without what takes longer than minutes for one trial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file of results; default: runs/campaign/seedSEED.jsonl")
     parser.add_argument("--again", action="store_true", help="try again what failed before")
@@ -92,7 +94,10 @@ def carry_out(
     """Make the trials that are left, and keep what becomes of each."""
     for name, chapter in chapters.items():
         end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-        for result in harness.run_chapter(name, chapter, found, options.trials, options.seed):
+        kinds = {kind: chosen for kind, chosen in chapter.KINDS.items() if not (options.cut and chosen.long)}
+        planned = harness.plan(kinds, options.trials)
+        todo = [(kind, number) for kind, number in planned if (name, kind, number, options.seed) not in found]
+        for result in harness.run_chapter(name, chapter, todo, options.seed):
             harness.add_result(file, result)
             harness.say(result)
             found[result.key] = result
@@ -102,8 +107,6 @@ def carry_out(
 
 def again(chapters: dict[str, Chapter], kind: str, number: int, seed: int) -> int:
     """One trial, whose errors are shown."""
-    import tempfile
-
     name, chapter = next((item for item in chapters.items() if kind in item[1].KINDS), (None, None))
     if name is None or chapter is None:
         known = ", ".join(repr(each) for chapter in chapters.values() for each in chapter.KINDS)
@@ -149,7 +152,7 @@ def table(rows: Sequence[results.Row]) -> str:
 
 def record(rows: list[results.Row], found: Sequence[Result], seed: int) -> None:
     """Write the file that the tables of the docs are made of."""
-    command = " ".join(["python -m campaign", *sys.argv[1:]])
+    command = f"python -m campaign --seed {seed}, chapter by chapter with --minutes"
     failures = [asdict(result) for result in found if result.held is False]
     setting = about(command, seed=seed, versions=versions())
     write(results.FILE, {"about": setting, "rows": [dict(row) for row in rows], "failures": failures})

@@ -160,7 +160,24 @@ def resealed(name: str, trial: Trial) -> None:
         subject.read(folder, print)
 
 
-ODD = (None, True, -1, 0, 2**70, 1e308, "", "x", "\x00", [], {}, [[]], {"a": 1}, "1", 0.5, float("nan"))
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    "",
+    "x",
+    "\x00",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    "1",
+    0.5,
+    float("nan"),
+)
 
 
 def edit(value: Any, dice: random.Random) -> None:
@@ -217,6 +234,12 @@ def answers(folder: Path, note: Callable[[str], None]) -> Any:
     return sn.load_export(path)(jobs.network()[1])
 
 
+def answers_of_saved(folder: Path, note: Callable[[str], None]) -> Any:
+    """What a saved network says."""
+    with torch.no_grad():
+        return sn.load(folder / "net.safetensors")(jobs.lenet()[1])
+
+
 def answers_of_shipped(folder: Path, note: Callable[[str], None]) -> Any:
     """What a trained network says."""
     sys.modules["splinenets.shipped"].FOLDER = folder  # type: ignore[attr-defined]
@@ -238,7 +261,7 @@ def from_idx(folder: Path, note: Callable[[str], None]) -> Any:
 
 def kernels(folder: Path, note: Callable[[str], None]) -> Any:
     """What a layer computes with compiled code from the cache, or without it."""
-    os.environ["XDG_CACHE_HOME"] = str(folder)
+    os.environ |= {"XDG_CACHE_HOME": str(folder), "CXX": str(folder / "compiler")}
     build.library.cache_clear()
     if build.library() is None:
         note("done without")
@@ -269,6 +292,7 @@ SUBJECTS = {
     "native export": Subject(folder="native", file="net.native", read=answers),
     "pt2 export": Subject(folder="pt2", file="net.pt2", read=answers),
     "onnx export": Subject(folder="onnx", file="net.onnx", read=answers),
+    "saved network": Subject(folder="saved", file="net.safetensors", read=answers_of_saved),
     "pretrained": Subject(folder="shipped", file="x_D3-D-R3.safetensors", read=answers_of_shipped),
     "stored data set": Subject(folder="stored", file="small.safetensors", read=stored),
     "published data set": Subject(folder="idx", file="train-images-idx3-ubyte.gz", read=from_idx),
@@ -291,6 +315,8 @@ def prepare(shared: Path) -> None:
         (shared / to).mkdir()
         jobs.export(shared / to / f"net.{to}", shared)
     ship(shared / "shipped")
+    (shared / "saved").mkdir()
+    jobs.save(shared / "saved/net.safetensors", shared)
     (shared / "stored").mkdir()
     store.write_stored(jobs.KNOWN, tiny.GREY, "web", shared / "stored")
     tiny.write(shared / "idx", tiny.packed_idx_files())
@@ -327,11 +353,10 @@ def draw(folder: Path) -> None:
 
 
 def keep_kernels(folder: Path) -> None:
-    """Compiled code in a cache of its own."""
-    made = Path(build.load(build.SOURCE, build.FLAGS)._name)
-    (folder / "splinenets/native").mkdir(parents=True)
-    for path in made.parent.glob(f"{made.stem}*"):
-        shutil.copy(path, folder / "splinenets/native")
+    """Compiled code in a cache of its own, and the compiler that made it."""
+    folder.mkdir()
+    jobs.ready_compiler(folder)
+    jobs.compile_kernels(folder, folder)
 
 
 KINDS = {

@@ -25,7 +25,7 @@ from splinenets.training import Stopped, Watcher
 TITLE = "faults"
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 REMOVALS = ("os.remove", "os.rmdir")
-SAVES = ("checkpoint", "run.json", "download", "data set", "kernels")
+SAVES = ("checkpoint", "run.json", "saved network", "download", "data set", "kernels")
 EXPORTS = ("native export", "pt2 export", "onnx export", "report", "figures")  # which take seconds
 
 
@@ -35,8 +35,9 @@ def prepare(shared: Path) -> None:
     calls = count_calls(lambda: train(recipe(), shared / "counted"))
     began = time.perf_counter()
     assert outcome(fork(lambda: train(recipe(), shared / "timed"))) == 0
+    seconds = time.perf_counter() - began
     counts = {name: count_operations(shared, name) for name in JOBS}
-    found = {"calls": calls, "seconds": time.perf_counter() - began, "operations": counts}
+    found = {"calls": calls, "seconds": seconds, "operations": counts}
     (shared / "counts.json").write_text(json.dumps(found))
 
 

@@ -25,8 +25,10 @@ from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 from tests.helpers.runs import fork
 
+from splinenets.kernels.build import library
+
 GIGABYTE = 1 << 30
-CHUNK = 100  # cases that are generated together: trial 250 is the same whether 300 or 3,000 are asked for
+CHUNK = 50  # cases that are generated together: trial 250 is the same whether 300 or 3,000 are asked for
 LONGEST = 400  # letters of a reason
 
 
@@ -53,6 +55,7 @@ class Kind:
     seconds  after which a trial hangs
     memory   bytes that it may take beyond what is there when it begins
     cases    a grammar, one of whose words each trial gets
+    long     whether one trial takes longer than a whole cut of the campaign
     """
 
     run: Callable[[Trial], None]
@@ -60,6 +63,7 @@ class Kind:
     seconds: float = 60
     memory: int = 3 * GIGABYTE
     cases: SearchStrategy[Any] | None = None
+    long: bool = False
 
 
 class Chapter(Protocol):
@@ -250,15 +254,13 @@ def plan(kinds: Mapping[str, Kind], trials: int | None) -> list[tuple[str, int]]
     return [(name, number) for _, name, number in sorted(places)]
 
 
-def run_chapter(
-    name: str, chapter: Chapter, done: Mapping[tuple[str, str, int, int], Result], trials: int | None, seed: int
-) -> Iterator[Result]:
-    """The trials of a chapter that are not done yet, one after the other."""
-    todo = [(kind, number) for kind, number in plan(chapter.KINDS, trials) if (name, kind, number, seed) not in done]
+def run_chapter(name: str, chapter: Chapter, todo: Sequence[tuple[str, int]], seed: int) -> Iterator[Result]:
+    """Trials of a chapter, one after the other."""
     if not todo:
         return
     with tempfile.TemporaryDirectory(prefix=f"campaign-{name}-") as folder:
         shared = Path(folder)
+        library()  # compiled now and not within the time of a trial
         if why := bounded(lambda: chapter.prepare(shared), 900, 8 * GIGABYTE, seed, shared):
             raise RuntimeError(f"the chapter {name} could not be prepared: {why}")
         for kind, number in todo:
@@ -269,17 +271,22 @@ def run_chapter(
 
 
 def read_results(path: Path) -> dict[tuple[str, str, int, int], Result]:
-    """What was found so far; a line that was cut off is made again."""
+    """What was found so far; a trial whose line was cut off is made again."""
     lines = path.read_text().splitlines() if path.exists() else []
-    results = (Result(**json.loads(line)) for line in lines if line.endswith("}"))
+    results = []
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            results.append(Result(**json.loads(line)))
     return {result.key: result for result in results}
 
 
 def add_result(path: Path, result: Result) -> None:
-    """One more line."""
+    """One more line, behind one that may have been cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(result)) + "\n")
+    with path.open("a+b") as file:
+        file.seek(max(0, file.tell() - 1))
+        start = b"\n" if file.read(1) not in (b"", b"\n") else b""
+        file.write(start + json.dumps(asdict(result)).encode() + b"\n")
 
 
 def say(result: Result) -> None:

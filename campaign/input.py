@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 import typer.main
 from hypothesis import strategies as st
@@ -33,9 +32,9 @@ PLACES = ("{run}", "{run}/run.json", "{run}/checkpoints", "nowhere", "", ".", "/
 OUTS = ("out", "out.html", "out.onnx", "nowhere/out.html", "/dev/null/x", "/proc/x", "{run}/run.json", "")
 
 
-def commands(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
-    """All commands below this one, by their words."""
-    inner: Mapping[str, click.Command] = getattr(command, "commands", {})
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands below this one, by their words; typer does not say of which type they are."""
+    inner: Mapping[str, Any] = getattr(command, "commands", {})
     if not inner:
         yield name, command
     for word, each in inner.items():

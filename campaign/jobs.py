@@ -134,6 +134,26 @@ def read_export(path: Path) -> None:
         torch.testing.assert_close(sn.load_export(path)(images), net(images), rtol=1e-3, atol=1e-3)
 
 
+@cache
+def lenet() -> tuple[nn.Module, torch.Tensor]:
+    """A network that a file can say how to build."""
+    torch.manual_seed(0)
+    images = torch.randn(3, 1, 28, 28)
+    return sn.convert(sn.models.lenet(2), "H(3)-C-R3", example=images, spread=0.3).eval(), images
+
+
+def save(path: Path, _: Path) -> None:
+    """Write a network that can be loaded anywhere."""
+    sn.save(lenet()[0], path)
+
+
+def read_network(path: Path) -> None:
+    """The file is the network."""
+    net, images = lenet()
+    with torch.no_grad():
+        assert torch.equal(sn.load(path)(images), net(images))
+
+
 def trained(shared: Path) -> Path:
     """A run to report about."""
     return shared / "spline"
@@ -209,6 +229,7 @@ KERNELS = Job(before=lambda _: None, work=compile_kernels, whole=lambda _: None,
 JOBS = {
     "checkpoint": SAVE,
     "run.json": SEAL,
+    "saved network": one_file("net.safetensors", save, read_network),
     "native export": one_file("net.native", export, read_export),
     "pt2 export": one_file("net.pt2", export, read_export),
     "onnx export": one_file("net.onnx", export, read_export),

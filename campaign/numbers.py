@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -62,27 +63,36 @@ def scatter(layer: nn.Module, dice: random.Random) -> None:
             setattr(module, name, rearranged(buffer, dice))
 
 
-# Trials
+# Trials; each has several layers, because a process's first layer takes ten times as long as its second
 
 
-def layers(trial: Trial) -> None:
+def several(run: Callable[[random.Random], None], count: int) -> Callable[[Trial], None]:
+    """A trial of so many layers or networks."""
+
+    def trials(trial: Trial) -> None:
+        for _ in range(count):
+            run(trial.dice)
+
+    return trials
+
+
+def layer(dice: random.Random) -> None:
     """Outputs and gradients of a layer, in one strategy and one setting, beside the reference."""
-    dice = trial.dice
     name, dtype, mode = dice.choice(sorted(LAYERS)), dice.choice(list(TOLERANCES)), dice.choice(MODES)
-    layer, shape = make(name, random_spec(dice))
+    spline, shape = make(name, random_spec(dice))
     samples = dice.choice((1, 2, 3, 9))
-    layer.train(dice.random() < 0.3 and samples > 1)
-    x, parent = torch.randn(samples, *shape).double(), torch.rand(samples, layer.coordinates).double()
+    spline.train(dice.random() < 0.3 and samples > 1)
+    x, parent = torch.randn(samples, *shape).double(), torch.rand(samples, spline.coordinates).double()
     strategy = dice.choice(STRATEGIES)
-    settings = f"{name} {layer.spec} {dtype} {mode} {strategy} samples={samples} training={layer.training}"
-    layer.to(dtype).double()  # numbers that both have
-    expected = outcome(layer, x.to(dtype).double(), parent, None, mode)
-    layer.to(dtype)
-    scatter(layer, dice)
+    settings = f"{name} {spline.spec} {dtype} {mode} {strategy} samples={samples} training={spline.training}"
+    spline.to(dtype).double()  # numbers that both have
+    expected = outcome(spline, x.to(dtype).double(), parent, None, mode)
+    spline.to(dtype)
+    scatter(spline, dice)
     exact = torch.promote_types(dtype, torch.float32)  # positions never have fewer bits than that
     given = rearranged(x.to(dtype), dice), rearranged(parent.to(exact), dice)
     with or_a_sentence("the strategy 'fused'"):  # alone does not serve everywhere, and says so
-        agree(outcome(layer, *given, strategy, mode), expected, TOLERANCES[dtype], settings)
+        agree(outcome(spline, *given, strategy, mode), expected, TOLERANCES[dtype], settings)
 
 
 def outcome(layer: sn.SplineLayer, x: Tensor, parent: Tensor, strategy: str | None, mode: str) -> dict[str, Tensor]:
@@ -117,9 +127,9 @@ def agree(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: floa
         assert error <= allowed * scale, f"{settings}: {name} is off by {error:.2g} of {scale:.2g}"
 
 
-def not_a_number(trial: Trial) -> None:
+def not_a_number(dice: random.Random) -> None:
     """What is not a number in one sample stays there; in a parameter it is never lost."""
-    dice, place = trial.dice, trial.dice.choice(PLACES)
+    place = dice.choice(PLACES)
     layer, shape = make(dice.choice(sorted(LAYERS)), random_spec(dice))
     layer.eval().to(dice.choice((torch.float32, torch.float64)))
     like = next(layer.parameters())
@@ -192,10 +202,10 @@ def block(dice: random.Random, channels: int, width: int) -> nn.Module:
     return nn.Sequential(*parts)
 
 
-def networks(trial: Trial) -> None:
+def network(dice: random.Random) -> None:
     """Converted, a network is its twin; with knots apart every way of computing gives one answer, deployed too."""
-    net, images = random_network(trial.dice)
-    spec = random_spec(trial.dice)
+    net, images = random_network(dice)
+    spec = random_spec(dice)
     with torch.no_grad():
         twin = net(images)
         torch.testing.assert_close(sn.convert(net, spec, example=images)(images), twin, rtol=1e-3, atol=1e-4)
@@ -211,7 +221,7 @@ def networks(trial: Trial) -> None:
 
 
 KINDS = {
-    "layers": Kind(run=layers, trials=20_000, seconds=60),
-    "NaN": Kind(run=not_a_number, trials=5_000, seconds=60),
-    "random networks": Kind(run=networks, trials=5_000, seconds=60),
+    "layers, 20 in each": Kind(run=several(layer, 20), trials=5_000, seconds=120),
+    "NaN in layers, 20 in each": Kind(run=several(not_a_number, 20), trials=500, seconds=120),
+    "random networks, 5 in each": Kind(run=several(network, 5), trials=1_000, seconds=120),
 }

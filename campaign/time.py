@@ -102,7 +102,7 @@ def steered(net: torch.nn.Module, layer: str) -> Callable[[torch.Tensor], torch.
 
 
 KINDS = {
-    "runs of the whole suite": Kind(run=suite, trials=20, seconds=HOUR, memory=64 * GIGABYTE),
+    "runs of the whole suite": Kind(run=suite, trials=20, seconds=HOUR, memory=64 * GIGABYTE, long=True),
     "2,000 training steps": Kind(run=steps, trials=10, seconds=HOUR),
     "20,000 inferences": Kind(run=inferences, trials=20, seconds=HOUR),
 }

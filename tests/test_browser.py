@@ -12,7 +12,7 @@ import splinenets as sn
 from splinenets.analysis import report
 from splinenets.analysis.explorer import Explorer
 from splinenets.data import augmentation
-from test_explorer import file, serving
+from test_explorer import file, serving, turned_explorer
 
 # in shares of the pad
 SEVEN = [[(0.25, 0.25), (0.75, 0.25), (0.45, 0.8)]]
@@ -33,6 +33,11 @@ def fresh(browser):
     seen.requests.clear()
     yield page, seen
     page.goto("about:blank")
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory):
+    return turned_explorer(tmp_path_factory)
 
 
 def test_the_report(fresh, static_and_spline, tmp_path):
@@ -132,6 +137,10 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         page.locator(".chance.best").wait_for()
         first = chances(page)
         assert abs(sum(float(text.rstrip("%")) for text in first) - 100) < 1
+        assert page.locator("h1").inner_text() == "A network that chooses its weights for each image"
+        assert "true class: Ankle boot" in page.locator("#label").inner_text()
+        page.locator("#intro summary").click()
+        assert page.locator("#about").is_hidden()
 
         page.locator("#tests button").nth(5).click()
         until(page, "document.querySelectorAll('#tests button')[5].getAttribute('aria-pressed') === 'true'")
@@ -154,7 +163,7 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         dragged = chances(page)
         assert dragged != own
         assert "by hand" in page.locator('[data-layer="dense2"] .value').inner_text()
-        assert page.locator('[data-layer="dense2"] .own').is_visible()
+        assert page.locator('#way .own[data-of="dense2"]').is_visible()
         track.focus()
         page.keyboard.press("End")
         assert "1.000" in page.locator('[data-layer="dense2"] .value', has_text="1.000").inner_text()
@@ -162,13 +171,29 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         until(page, "document.getElementById('release').disabled")
         assert chances(page) == own
 
-        # all splines of a layer together
-        page.get_by_label("move all splines").check()
+        # all splines of a layer together, or one alone
         spread = page.locator('[data-layer="conv2"] input[type="range"]')
         spread.focus()
         page.keyboard.press("Home")
         until(page, "state.chosen.conv2 && state.chosen.conv2.every(v => v === 0)")
         assert chances(page) != own
+        page.locator("#release").click()
+        page.get_by_label("move the whole layer").uncheck()
+        spread.focus()
+        page.keyboard.press("End")
+        until(page, "state.chosen.conv2 && state.chosen.conv2.filter(v => v !== null).length === 1")
+        page.locator("#release").click()
+
+        # two images side by side
+        page.locator("#compare").click()
+        until(page, "!asking && latest.second !== null")
+        assert page.locator("#way .line").count() == 2
+        assert "part most in" in page.locator("#apart").inner_text()
+        page.locator("#follow").click()
+        until(page, "!asking && JSON.stringify(latest.answer.positions) === JSON.stringify(latest.second.own)")
+        page.locator("#compare").click()
+        until(page, "!asking && latest.second === null")
+        page.locator("#release").click()
 
         # uploads, good and bad
         picture = tmp_path / "grey.png"
@@ -176,6 +201,11 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         page.locator("#file").set_input_files(picture)
         until(page, "state.image.pixels && atob(state.image.pixels).charCodeAt(0) === 99")
         assert page.locator("#message").is_hidden()
+        picture.write_bytes(file(numpy.full((60, 60, 3), 250, numpy.uint8)))
+        page.locator("#file").set_input_files(picture)
+        page.locator("#invert").click()
+        until(page, "!asking && atob(state.image.pixels).charCodeAt(0) === 5")
+        assert page.locator("#unlike").is_hidden()
         (tmp_path / "text.png").write_text("no picture at all")
         page.locator("#file").set_input_files(tmp_path / "text.png")
         page.locator("#message").wait_for()
@@ -190,6 +220,60 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         own_addresses = (server.address, "data:")
         assert [url for url in seen.requests if not url.startswith(own_addresses)] == []
+
+
+def test_the_tour_by_keyboard_alone(fresh, static_and_spline):
+    page, seen = fresh
+    page.emulate_media(reduced_motion="reduce", color_scheme="dark")
+    with serving(Explorer.of_run(static_and_spline[1])) as server:
+        page.goto(server.address)
+        page.locator(".chance.best").wait_for()
+        page.keyboard.press("t")
+        for number in range(1, 5):
+            until(page, f"document.getElementById('tour-text').textContent.startsWith('{number} of 4')")
+            until(page, "!asking")
+            assert page.locator(".toured").count() == 1
+            page.keyboard.press("Enter")
+        assert page.locator("#tour").is_hidden()
+        until(page, "!asking && state.other !== null")
+        page.keyboard.press("t")
+        page.keyboard.press("Escape")
+        assert page.locator("#tour").is_hidden()
+        page.keyboard.press("c")
+        page.keyboard.press("n")
+        until(page, "!asking && state.other === null && state.image.test === 1")
+        page.set_viewport_size({"width": 400, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+        page.set_viewport_size({"width": 1250, "height": 1000})
+        page.emulate_media(color_scheme="light")
+        assert seen.errors == []
+
+
+def test_a_dial_turns_the_picture(fresh, turned):
+    page, seen = fresh
+    with serving(turned) as server:
+        page.goto(server.address)
+        page.locator(".chance.best").wait_for()
+        assert page.locator("h1").inner_text() == "A network that changes its weights with the angle"
+        upright = chances(page), page.evaluate("latest.answer.pixels")
+        dial = page.locator(".dial").first.bounding_box()
+        page.mouse.move(dial["x"] + 56, dial["y"] + 8)
+        page.mouse.down()
+        page.mouse.move(dial["x"] + 8, dial["y"] + 56, steps=4)
+        page.mouse.up()
+        until(page, "!asking && Math.abs(state.done - 90) < 2")
+        turned_by = chances(page), page.evaluate("latest.answer.pixels")
+        assert turned_by[1] != upright[1]
+        assert page.evaluate("Math.abs(latest.answer.positions['net.conv2'][0] - 0.25) < 0.01")
+        page.get_by_label("tell it something else").check()
+        page.locator("#told").focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowDown")  # beyond the end it begins again
+        until(page, "!asking && state.told === 360")
+        assert chances(page) != turned_by[0]
+        assert page.evaluate("latest.answer.pixels") == turned_by[1]
+        assert seen.errors == []
 
 
 def test_a_hostile_explorer(fresh):

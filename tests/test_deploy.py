@@ -128,5 +128,5 @@ def test_what_cannot_be_frozen():
         with pytest.raises(ValueError, match=complaint):
             sn.collapse(net, at)
     net, _ = told_network({"conv1": "D(4)-X-R4", "*": "H(4)-C-R3"}, angle=ANGLE)
-    with pytest.raises(ValueError, match="layer 'net.conv2' inherits positions"):
+    with pytest.raises(ValueError, match=r"layer 'net\.conv2' inherits positions"):
         sn.collapse(net, 90)

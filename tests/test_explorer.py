@@ -14,6 +14,7 @@ import sys
 import threading
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy
@@ -27,6 +28,7 @@ from tests.helpers.subjects import HOSTILE
 import splinenets as sn
 from splinenets.analysis.explorer import Explorer
 from splinenets.analysis.server import LARGEST, Server
+from splinenets.data import augmentation
 
 
 @contextmanager
@@ -124,7 +126,10 @@ def test_an_answer_costs_one_image_a_way(explorer):
 
 
 def test_the_page_and_its_images(explorer, server):
-    for path in ("/", "/draw.js", "/explore.js", "/base.css", "/explore.css"):
+    _, front = ask(server, "/")
+    parts = re.findall(r'(?:src|href)="(\w+\.(?:js|css))"', front.decode())
+    assert len(parts) == 8
+    for path in ("/", *(f"/{part}" for part in parts)):
         status, content = ask(server, path)
         assert status == 200
         assert content
@@ -341,7 +346,7 @@ def test_the_end_waits_for_an_answer():
     """A thread that Python ends inside torch takes the whole process with it."""
     began, waiting, may_end, events = threading.Event(), threading.Event(), threading.Event(), []
 
-    def answer(*asked):
+    def answer(**asked):
         began.set()
         assert may_end.wait(60)
         events.append("answered")
@@ -362,6 +367,109 @@ def test_the_end_waits_for_an_answer():
         asking.join(60)
         server.working.release()  # it is closed once more
     assert events == ["answered", "closed"]
+
+
+def turned_explorer(folders):
+    """Of a network that is told by which angle images are turned."""
+    changes = {"condition": "angle", "told": "curves", "epochs": 1}
+    return Explorer.of_run(subjects.train_small(folders.mktemp("turned") / "run", "D(5)-X-R4 closed", **changes))
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory):
+    explorer = turned_explorer(tmp_path_factory)
+    with serving(explorer) as server:
+        yield explorer, server
+
+
+def told_question(**changes):
+    return question(**({"look": "net.conv2", "done": 30.0, "told": 30.0} | changes))
+
+
+def test_a_condition_changes_the_picture_and_is_told(turned):
+    explorer, server = turned
+    assert ask(server, "/state")[1]["condition"] == {
+        "name": "angle", "low": 0, "high": 360, "still": 0, "closed": True, "told": True, "changes": True, "values": None,
+    }  # fmt: skip
+    status, answer = ask(server, "/answer", told_question())
+    assert status == 200
+    change, original = explorer.task.change, sn.data.load().test.images[:1]
+    seen = change(original, torch.tensor([30.0]), torch.Generator())
+    assert base64.b64decode(answer["pixels"]) == seen.numpy().tobytes()
+    with torch.no_grad():
+        logits = explorer.net(explorer.task.augment.evaluate(seen), torch.tensor([30.0]))
+    torch.testing.assert_close(torch.tensor(answer["chances"]), logits[0].softmax(0), rtol=0, atol=1e-5)
+    assert {tuple(position) for position in answer["positions"].values()} == {(round(30 / 360, 5),)}
+    assert answer["neighbours"] == []  # nobody chose these positions
+
+
+def test_a_network_can_be_told_something_else(turned):
+    _, server = turned
+    _, honest = ask(server, "/answer", told_question())
+    _, lie = ask(server, "/answer", told_question(told=210.0))
+    assert lie["pixels"] == honest["pixels"]
+    assert lie["own_chances"] == honest["chances"] != lie["chances"]
+    assert lie["positions"]["net.conv2"] == [round(210 / 360, 5)]
+    _, once_round = ask(server, "/answer", told_question(done=360.0, told=0.0))
+    assert once_round["chances"] == pytest.approx(once_round["own_chances"], abs=1e-4)
+
+
+def test_thumbnails_are_not_turned(turned):
+    _, server = turned
+    with Image.open(io.BytesIO(ask(server, "/images/test/3.png")[1])) as image:
+        assert torch.equal(torch.from_numpy(numpy.array(image)), sn.data.load().test.images[3, 0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"done": 361.0}, {"done": -1}, {"done": "x"}, {"told": 400.0}, {"told": []}, {"done": None, "told": None}],
+)
+def test_conditions_that_make_no_sense(turned, changes):
+    status, answer = ask(turned[1], "/answer", told_question(**changes))
+    assert status == 400
+    assert answer["error"]
+
+
+@pytest.mark.parametrize("told", ["channels", "scales"])
+def test_static_networks_that_are_told_have_nothing_to_explore(tmp_path, told):
+    run = subjects.train_small(tmp_path / "run", "static", condition="blur", told=told, images=600, epochs=1)
+    with pytest.raises(ValueError, match="static network without positions"):
+        Explorer.of_run(run)
+
+
+def test_a_network_that_is_not_told_sees_changed_pictures(tmp_path):
+    run = subjects.train_small(tmp_path / "run", "D(5)-D-R3", condition="noise", images=600, epochs=1)
+    explorer = Explorer.of_run(run)
+    still, noisy = (explorer.answer(explorer.tests.images[0], {}, "conv2", 0, done) for done in (0.0, 60.0))
+    assert still["pixels"] != noisy["pixels"]
+    assert still["chances"] != noisy["chances"]
+    assert noisy["pixels"] == explorer.answer(explorer.tests.images[0], {}, "conv2", 0, 60.0)["pixels"]
+    assert explorer.condition()["told"] is False
+
+
+def test_the_drag_of_the_tour_changes_answers():
+    """With the network that ships, for at least 40 of 60 images."""
+    net = sn.pretrained("fashion-mnist/D(5)-D-R3")
+    whole = sn.data.load()
+    known = subjects.task_of(whole.test.images[:60], whole.test.labels[:60])
+    task = replace(known, augment=augmentation("none", mean=net.card["mean"], std=net.card["std"]))
+    explorer = Explorer(net, task, name="shipped", model=net.card["model"])
+    moved = 0
+    for image in task.data.test.images:
+        drag = explorer.turning(image)
+        chosen = {name: [drag["position"]] * explorer.layers[name].coordinates for name in drag["layers"]}
+        answer = explorer.answer(image, chosen, "conv2", 0)
+        own, now = (answer[key].index(max(answer[key])) for key in ("own_chances", "chances"))
+        assert (own != now) == bool(drag["layers"])
+        moved += own != now
+    assert moved >= 40
+
+
+def test_uploads_that_are_dark_on_light(server):
+    shape = numpy.full((28, 28), 240, numpy.uint8)
+    shape[8:20, 8:20] = 10
+    assert ask(server, "/upload", file(shape))[1]["unlike"] is True
+    assert ask(server, "/upload", file(255 - shape))[1]["unlike"] is False
 
 
 def test_hostile_names_are_told_as_plain_text():

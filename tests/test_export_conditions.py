@@ -52,7 +52,7 @@ def told_network(name):
 
 
 @pytest.mark.parametrize("purpose", ["latency", "throughput"])
-@pytest.mark.parametrize("to", ["onnx", "pt2"])
+@pytest.mark.parametrize("to", ["onnx", "pt2", "native"])
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NETWORKS])
 def test_exports_equal_the_network(name, to, purpose, tmp_path):
     net, some, given = told_network(name)

@@ -2,6 +2,7 @@
 
 import io
 import os
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -19,6 +20,7 @@ from splinenets.files import (
     read_bytes,
     read_metadata,
     read_sealed,
+    replacing,
     write_sealed,
 )
 from splinenets.kernels import build
@@ -101,6 +103,25 @@ def test_one_holds_a_lock_at_a_time(tmp_path):
     with (tmp_path / "lock").open("wb") as mine:
         assert lock(mine)
     assert notes == []
+
+
+def test_several_writers_of_one_file(tmp_path):
+    """Whoever looks sees what one of them wrote, and nobody fails."""
+    path = tmp_path / "file"
+    contents = [bytes([number]) * (1 + number) * 50_000 for number in range(3)]
+    path.write_bytes(contents[0])
+
+    def write(content):
+        for _ in range(20):
+            with replacing(path) as file:
+                file.write(content[: len(content) // 2])
+                file.write(content[len(content) // 2 :])
+            assert path.read_bytes() in contents
+
+    writers = [fork(partial(write, content)) for content in contents]
+    assert [outcome(writer) for writer in writers] == [0, 0, 0]
+    assert path.read_bytes() in contents
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_sealed_json(tmp_path):

@@ -215,3 +215,22 @@ def test_functional_call():
     halved = {n: p / 2 for n, p in net.named_parameters()}
     torch.func.functional_call(net, halved, (images,))
     assert net[0].path.state.run is None
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:You are using the legacy")
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda net, x: torch.jit.trace(net, x),
+        lambda net, x: torch.jit.script(net),
+        lambda net, x: torch.fx.symbolic_trace(net),
+        lambda net, x: torch.onnx.export(net, (x,), io.BytesIO(), dynamo=False),
+    ],
+    ids=["trace", "script", "fx", "onnx by trace"],
+)
+def test_what_cannot_follow_positions_is_told_what_can(work):
+    net = sn.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), "D(3)-C-R3").eval()
+    for subject in (net, net[0]):
+        with pytest.raises(ValueError, match=r"use sn\.export\(net, example, path\), torch\.export") as error:
+            work(subject, torch.randn(1, 3, 8, 8))
+        assert "\n" not in str(error.value)

@@ -41,6 +41,27 @@ def test_recipe_round_trip():
     assert Recipe.from_dict(json.loads(json.dumps(recipe.as_dict()))) == recipe
 
 
+def test_recipes_and_runs_of_earlier_versions_keep_the_rate_of_their_knots(tmp_path):
+    file = tmp_path / "old.toml"
+    file.write_text("knots_rate = 0.03\n[schedule.fast]\nknots_rate = 0.1\n[schedule.slow]\n")
+    assert (load_recipe(str(file)).knots, load_recipe(str(file)).knots_share) == ("at 0.1", 0.1)
+    assert load_recipe(str(file), "slow").knots == "at 0.03"
+    assert load_recipe("cifar10-resnet").knots_share is None
+    today = Recipe(name="r").as_dict()
+    before = {key: value for key, value in today.items() if key != "knots"}
+    assert Recipe.stored(today, "r").knots == "balanced"
+    assert Recipe.stored(before, "r").knots == "at 1"  # older than the key
+    assert Recipe.stored({**before, "knots_rate": 0.1}, "r").knots == "at 0.1"
+    assert Recipe(name="r").change_since(before, "r") == ("knots", "at 1", "balanced")
+
+
+def test_the_recipe_of_air():
+    recipe = load_recipe("cifar10-air", overrides=["widths=8,16,16"])
+    assert (recipe.network_name, recipe.spec.knots, recipe.augment) == ("air8-16-16", 5, "shift-flip")
+    with pytest.raises(ValueError, match=r"widths must be 3 numbers between 1 and 1,024"):
+        load_recipe("cifar10-air", overrides=["widths=8,16"])
+
+
 def test_model_overrules_spline_options():
     assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3 diffusion=0.5").spec.diffusion == 0.5
     assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3").spec.diffusion == 0.875
@@ -59,6 +80,8 @@ def test_model_overrules_spline_options():
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
         (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
+        (["demo", "--set", "knots=fast"], "knots must be 'balanced' or 'at' a share of the rate, such as 'at 0.1'"),
+        (["demo", "--set", "optimizer=adam"], "unknown optimizer 'adam', choose from sgd, nesterov, adamw, muon"),
         (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
         (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
         (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),

@@ -9,7 +9,7 @@ from typing import NoReturn
 import typer
 
 from . import __version__
-from .commands import data, demo, export, profile, report, reproduce, train
+from .commands import data, demo, export, profile, report, reproduce, serve, train
 from .operators import out_of_memory
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
 app.command(epilog=report.EXPLORE_EXAMPLES)(report.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 bench = typer.Typer(no_args_is_help=True)

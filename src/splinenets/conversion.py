@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .layers import SplineLayer
+from .layers import SplineLayer, check_memory
 from .path import Level
 from .spec import SplineSpec
 from .structure import SPLINES, mark, spline_class
@@ -67,6 +67,7 @@ class Reach:
     sizes: dict[nn.Module, set[tuple[int, ...]]] = field(default_factory=dict)
 
 
+@torch.inference_mode(False)  # what is made inside could never be trained
 def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
     """A copy of ``model`` in which every convolution and linear layer is a spline layer.
 
@@ -76,8 +77,9 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     spec     for all layers, or a mapping from name patterns to specs, in which the first pattern that fits a layer's
              name decides; a layer that no pattern fits, or whose spec is None, stays as it is
     example  an input (a tensor, a tuple of arguments or a dict of keyword arguments); only dot projections need it,
-             but it also tells the order of layers where that differs from their definition. It is the model's own
-             input, without the condition that layers with X in their spec will want (``sn.condition``)
+             but it also tells the order of layers where that differs from their definition, and which layers are
+             called at all: others, such as those whose weight somebody else reads, stay as they are. It is the
+             model's own input, without the condition that layers with X in their spec will want (``sn.condition``)
     skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
 
     ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.
@@ -88,6 +90,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     names = _names(net)
     specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))
     reach = _follow(net, [m for m in names if specs[m][0]], example)
+    _check_memory(specs)
     rows: list[Row] = []
     tied: dict[tuple[int, int], nn.Parameter] = {}
     for module, layer_names in names.items():
@@ -113,6 +116,18 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     return net
 
 
+def _check_memory(specs: Mapping[nn.Module, tuple[SplineSpec | None, str]]) -> None:
+    """Raise if there is no room for all knots, before the first are made."""
+    size, kinds = 0, set[str]()
+    for module, (spec, _) in specs.items():
+        weight = module._parameters.get("weight")
+        if spec is not None and weight is not None and weight.is_cpu:
+            size += spec.dims * spec.knots * weight.nbytes
+            kinds.add(str(spec))
+    check_memory(size, f"the knots of {' and '.join(sorted(kinds))}")
+
+
+@torch.inference_mode(False)
 def copy_network(net: Net) -> Net:
     """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
     net, memo = uncompiled(net), dict[int, Any]()
@@ -207,6 +222,9 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
 
 
 def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
+    sizes = reach.sizes.get(module, set())
+    if reach.known and not sizes:
+        return "the example never calls it: nobody asks it, or others read its weight"
     if spec.projection != "dot":
         return ""
     if not reach.known:
@@ -214,9 +232,6 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
         raise ValueError(
             f"{spec} has dot projections, which need an example to know the input size of {kind}: pass example=images"
         )
-    sizes = reach.sizes.get(module, set())
-    if not sizes:
-        return "the example does not reach it, so the size of its dot projection is unknown"
     if len(sizes) > 1:
         return f"called with inputs of several sizes, {_some(sorted(map(str, sizes)))}: a dot projection fits one"
     return ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from .functional import Size
@@ -32,6 +32,10 @@ def check_memory(size: int, what: str) -> None:
         raise ValueError(
             f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
         )
+
+
+def _is_symbolic(x: object) -> bool:
+    return isinstance(x, fx.Proxy) or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
 
 
 class SplineLayer(Level):
@@ -136,6 +140,8 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
+        if _is_symbolic(input):
+            self.__prepare_scriptable__()
         if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
             self.check_numbers(input)
         x = self.check_input(input)
@@ -143,6 +149,13 @@ class SplineLayer(Level):
         x, features = self.read(x)
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks for, and what tracing comes to: a path cannot be written down that way."""
+        raise ValueError(
+            "TorchScript and torch.fx cannot follow positions from layer to layer: use sn.export(net, example, path), "
+            "torch.export or torch.compile"
+        )
 
     def check_numbers(self, x: Tensor) -> None:
         """Raise unless autocast brings input and weights together."""

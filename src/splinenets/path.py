@@ -186,7 +186,8 @@ class Path:
         """Gradient checkpointing calls layers again, one by one, in the backward pass: find the run that it repeats."""
         state = self.state
         if state.run is None:
-            state.last = self._repeated(layer, _sums(x)) if recomputing() else None
+            if recomputing():
+                state.last = self._repeated(layer, _sums(x))
         elif _may_be_repeated():
             state.run.read[layer] = _sums(x)
         elif state.run.learning and not torch.is_grad_enabled() and not torch.compiler.is_compiling():

@@ -141,6 +141,8 @@ class Projection(Proposer):
     def __init__(self, features: int, coordinates: int, spec: SplineSpec) -> None:
         """``features`` M, the length of theta; ``coordinates`` C, the number of positions to propose."""
         super().__init__()
+        if features < 1 or coordinates < 1:
+            raise ValueError(f"a spline needs a feature to decide by and a filter, got {features} and {coordinates}")
         self.features, self.coordinates, self.spec = features, coordinates, spec
         plain = spec.centered or not spec.hierarchical
         self.responses = responses = coordinates * (2 if spec.closed else 1)

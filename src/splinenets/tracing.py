@@ -14,6 +14,7 @@ from .path import Level, Path, State, Visit, has_graphs
 Net = TypeVar("Net", bound=nn.Module)
 
 
+@torch.inference_mode(False)  # what is made inside could never be trained
 def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
     """Let positions travel through a network: join all its levels to one path, in place, and return it.
 

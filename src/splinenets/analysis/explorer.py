@@ -2,60 +2,75 @@
 
 from __future__ import annotations
 
-import io
+import base64
 import math
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from ..data import Split
-from ..data.decoding import to_pixels
+from ..conditions import Conditioned
+from ..data import Split, seeded
+from ..data.changes import changed
+from ..data.pictures import read_picture
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
-from ..training.build import Task
+from ..training.build import Inputs, Task
 from ..training.run import load_run
-from .counts import by_class, most_telling, spline_title
-from .filters import View, liveliest, view
-from .observe import travel
+from .counts import by_class, most_telling, spline_title, spread_out
+from .filters import View, kernels, liveliest, view
+from .observe import LOOKED_AT, travel
+from .records import network_name
+from .style import class_colours
 from .text import printable
 
 Chosen: TypeAlias = Mapping[str, Sequence[float | None]]
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "MPO")  # MPO is what some phones call JPEG
-MOST_PIXELS = 40_000_000
 NEIGHBOURS = 8
 FILTERS = 12
+WAYS = 60  # training images whose ways are drawn behind that of an image
+PLACES = 11  # along a curve, at which the tour looks for another answer
+UNLIKE = 40  # grey levels by which an upload's edge is nearer to the training images' once it is inverted
+DATA = {
+    "embedded": "a part of Fashion-MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+}
 
 
 class Explorer:
     """A run's network, and where its training images are."""
 
-    def __init__(self, net: nn.Module, task: Task, *, name: str, model: str) -> None:
-        self.net, self.task, self.name, self.model = net, task, printable(name, 60), printable(model, 60)
+    def __init__(self, net: nn.Module, task: Task, *, name: str, model: str, network: str = "network") -> None:
+        self.net, self.task, self.network = net, task, printable(network, 40)
+        self.name, self.model = printable(name, 60), printable(model, 60)
         self.layers = {name: m for name, m in net.named_modules() if isinstance(m, SplineLayer)}
         if not self.layers:
             raise ValueError(
                 f"{self.name} is a static network without positions, so there is nothing to explore; "
                 "'splinenets report' compares it with others"
             )
-        data = self.task.data
-        _, seen = travel(self.net, self.task, data.train)
+        self.train = task.data.train.part(slice(LOOKED_AT))
+        if task.original is not None and task.change is not None:
+            self.train = changed(self.train, task.change, "train")
+        _, seen = travel(self.net, self.task, self.train)
         self.seen = {name: seen[name].flatten(1) for name in self.layers if name in seen}
         self.layers = {name: self.layers[name] for name in self.seen}
-        self.train = Split(*(part[: len(next(iter(seen.values())))] for part in (data.train.images, data.train.labels)))
+        self.inferred = [name for name in self.layers if name not in seen.given]
         self.lively = {name: liveliest(layer, FILTERS) for name, layer in self.layers.items()}
-        self.views: dict[tuple[str, int], tuple[View, float]] = {}
+        self.views: dict[tuple[str, int, int], tuple[View, float]] = {}
 
     @classmethod
     def of_run(cls, folder: Path) -> Explorer:
         """The explorer of a run's last checkpoint."""
         net, task, recipe, _ = load_run(folder)
-        return cls(net, task, name=folder.resolve().name, model=recipe.model)
+        network = network_name(recipe.as_dict())
+        return cls(net, task, name=folder.resolve().name, model=recipe.model, network=network)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -67,61 +82,104 @@ class Explorer:
         """What a page needs to know once."""
         first = most_telling(self.seen, self.train.labels)
         nobody = torch.zeros_like(self.train.labels)
+        some = spread_out(range(len(self.train.labels)), WAYS) if self.inferred else []
         layers = [
             {
                 "name": name,
+                "title": printable(self.title(name), 60),
                 "splines": [spline_title(layer, i) for i in range(layer.coordinates)],
                 "first": first[name],
+                "given": name not in self.inferred,
                 "counts": by_class(self.seen[name], nobody, 1)[0].int().tolist(),
+                "ways": [[round(v, 2) for v in way] for way in self.seen[name][some].tolist()],
             }
             for name, layer in self.layers.items()
         ]
+        classes = self.task.data.classes
         return {
             "name": self.name,
             "model": self.model,
-            "data": printable(self.task.data.name, 60),
-            "classes": [printable(name, 40) for name in self.task.data.classes],
+            "network": self.network,
+            "data": DATA.get(self.task.data.name, printable(self.task.data.name, 60)),
+            "classes": [printable(name, 40) for name in classes],
+            "colours": class_colours(len(classes)),
             "shape": self.shape,
-            "tests": len(self.task.data.test.labels),
+            "labels": self.tests.labels.tolist(),
             "seen": len(self.train.labels),
+            "of_ways": self.train.labels[some].tolist(),
+            "light": self.edge(self.train.images) > 127,
+            "condition": self.condition(),
             "layers": layers,
+        }
+
+    @property
+    def tests(self) -> Split:
+        """The test images, before anything was done to them."""
+        return self.task.data.test if self.task.original is None else self.task.original
+
+    def title(self, layer: str) -> str:
+        """A layer's name in the network that is told something."""
+        return layer.removeprefix("net.") if isinstance(self.net, Conditioned) else layer
+
+    def condition(self) -> dict[str, object] | None:
+        """What images are changed by, or what the data have for each: its name and range, and who is told it."""
+        change, values = self.task.change, self.tests.values
+        if change is None:
+            return None
+        told = [layer.spec.closed for layer in self.layers.values() if layer.spec.external]
+        return {
+            "name": printable(change.name, 40),
+            "low": change.low,
+            "high": change.high,
+            "still": min(max(change.still, change.low), change.high),
+            "closed": all(told) if told else change.closed,
+            "told": self.task.told,
+            "changes": self.task.original is not None,
+            "values": None if values is None else values.tolist(),
         }
 
     def split(self, name: str) -> Split:
         """Training or test images."""
-        return self.train if name == "train" else self.task.data.test
+        return self.train if name == "train" else self.tests
 
     def read(self, content: bytes) -> Tensor:
         """An uploaded file as the network's images are: (C, H, W), bytes."""
-        channels, height, width = self.shape
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-                if file.width * file.height > MOST_PIXELS:
-                    raise ValueError("too many pixels")
-                pixels = to_pixels(file, height, width)
-        except Exception:  # decoders fail in many ways
-            raise ValueError(
-                f"This file cannot be used: send an image ({', '.join(FORMATS[:5])}) of at most "
-                f"{MOST_PIXELS // 1_000_000} million pixels."
-            ) from None
-        if len(pixels) > channels:
-            return pixels.float().mean(0, keepdim=True).round().byte()
-        return pixels.expand(channels, -1, -1).contiguous()
+        return read_picture(content, self.shape)
+
+    def edge(self, images: Tensor) -> float:
+        """The mean grey level at the edge of images (..., H, W), where the background mostly is."""
+        whole = images.float()
+        sides = whole[..., 0, :], whole[..., -1, :], whole[..., :, 0], whole[..., :, -1]
+        return float(torch.cat([side.flatten() for side in sides]).mean())
+
+    def unlike(self, pixels: Tensor) -> bool:
+        """Whether an image (C, H, W) would look more like the training images if light and dark were exchanged."""
+        usual, found = self.edge(self.train.images), self.edge(pixels)
+        return abs(found - usual) > abs(255 - found - usual) + UNLIKE
 
     @torch.no_grad()
-    def answer(self, pixels: Tensor, chosen: Chosen, look: str, spline: int) -> dict[str, object]:
+    def answer(
+        self,
+        pixels: Tensor,
+        chosen: Chosen,
+        look: str,
+        spline: int,
+        done: float | None = None,
+        told: float | None = None,
+    ) -> dict[str, object]:
         """What becomes of an image (C, H, W), bytes, with some positions chosen by hand.
 
         look, spline  the layer whose filters are wanted, and which of its splines comes first
+        done          by how much the image is changed, where a condition changes it
+        told          what the network is told of that; None: the truth
         """
         began = time.perf_counter()
-        device = next(self.net.parameters()).device
-        image = self.task.augment.evaluate(pixels.unsqueeze(0).to(device)).to(self.task.dtype)
-        logits, own = trace(self.net, image)
+        image = self.change(pixels, done)
+        logits, own = trace(self.net, *self.inputs(image, done))
         steered, positions = logits, own
-        if chosen:
+        if chosen or (told is not None and told != done):
             with steer(self.net, {name: self._position(name, values) for name, values in chosen.items()}):
-                steered, positions = trace(self.net, image)
+                steered, positions = trace(self.net, *self.inputs(image, done if told is None else told))
         return {
             "chances": _numbers(steered[0].softmax(0)),
             "own_chances": _numbers(logits[0].softmax(0)),
@@ -129,12 +187,57 @@ class Explorer:
             "own": {name: _numbers(own[name]) for name in self.layers},
             "neighbours": self.neighbours(positions),
             "filters": self.filters(look, spline, positions),
+            "pixels": packed(image),
             "milliseconds": 1e3 * (time.perf_counter() - began),
         }
 
+    def change(self, pixels: Tensor, done: float | None) -> Tensor:
+        """An image as the condition's value changes it, always with the same noise: (C, H, W), bytes -> the same."""
+        change = self.task.change
+        if change is None or done is None:
+            return pixels
+        if not change.low <= done <= change.high:
+            raise ValueError(f"{change.name} lies between {change.low:g} and {change.high:g}, got {done:g}")
+        return change(pixels.unsqueeze(0), torch.tensor([done]), seeded("explorer"))[0]
+
+    def inputs(self, pixels: Tensor, told: float | None, copies: int = 1) -> Inputs:
+        """What the network is called with: (C, H, W), bytes -> images (copies, C, H, W), and values (copies,)."""
+        device = next(self.net.parameters()).device
+        image = self.task.augment.evaluate(pixels.unsqueeze(0).to(device)).to(self.task.dtype)
+        images = image.expand(copies, -1, -1, -1)
+        if not self.task.told:
+            return (images,)
+        if told is None:
+            raise ValueError("this network wants to be told something with each image")
+        return images, torch.full((copies,), told, dtype=self.task.dtype, device=device)
+
+    @torch.no_grad()
+    def turning(self, pixels: Tensor, done: float | None = None) -> dict[str, object]:
+        """The drag of a whole layer, or else of all layers together, that leads to the surest other answer.
+
+        Without layers: no drag changes the answer.
+        """
+        inputs = self.inputs(self.change(pixels, done), done, PLACES)
+        best = int(self.net(*inputs)[0].argmax())
+        drags = [drag for name in self.layers for drag in self._drags([name], inputs, best)]
+        _, place, layers = max(drags or self._drags([*self.layers], inputs, best), default=(0.0, 0.5, []))
+        return {"layers": layers, "position": place}
+
+    def _drags(self, layers: list[str], inputs: Inputs, best: int) -> list[tuple[float, float, list[str]]]:
+        """Where along the curves of these layers the best answer is another one, and how sure that is."""
+        places = torch.linspace(0, 1, PLACES)
+        with steer(self.net, {name: self._everywhere(name, places) for name in layers}):
+            sure, said = self.net(*inputs).float().softmax(1).cpu().max(1)
+        return [(float(sure[i]), float(places[i]), layers) for i in range(PLACES) if int(said[i]) != best]
+
     def neighbours(self, positions: Positions) -> list[dict[str, object]]:
-        """The training images whose ways are nearest: the mean distance on a layer, averaged over layers."""
-        apart = [(self.seen[n] - positions[n].float().cpu().flatten(1)).abs().mean(1) for n in self.layers]
+        """The training images whose ways are nearest: the mean distance on a layer, averaged over layers.
+
+        Layers that are told their positions say nothing about an image.
+        """
+        if not self.inferred:
+            return []
+        apart = [(self.seen[n] - positions[n].float().cpu().flatten(1)).abs().mean(1) for n in self.inferred]
         distance = torch.stack(apart).mean(0)
         nearest = distance.topk(min(NEIGHBOURS, len(distance)), largest=False)
         return [
@@ -149,19 +252,22 @@ class Explorer:
             raise ValueError(f"layer {name!r} has {layer.coordinates} splines, got number {first}")
         weights = layer.weights_at(positions[name])
         pictures = []
-        for spline in [*dict.fromkeys([first // layer.dims, *self.lively[name]])][:FILTERS]:
-            shown, largest = self._view(name, spline)
+        splines = [*dict.fromkeys([first // layer.dims, *self.lively[name]])][:FILTERS]
+        alone = range(min(FILTERS, kernels(layer))) if layer.splines == 1 else (0,)
+        for spline, place in product(splines, alone):
+            shown, largest = self._view(name, spline, place)
             values = (shown.of(weights)[0].float() / largest * 100).round().int()
             pictures.append({"title": shown.title, "rows": len(values), "values": values.flatten().tolist()})
         return pictures
 
-    def _view(self, name: str, spline: int) -> tuple[View, float]:
+    def _view(self, name: str, spline: int, place: int) -> tuple[View, float]:
         """What to show of a spline, and the largest weight that its knots have there; remembered."""
-        if (name, spline) not in self.views:
+        key = name, spline, place
+        if key not in self.views:
             layer = self.layers[name]
-            shown = view(layer, spline)
-            self.views[name, spline] = shown, float(shown.of(layer.control_points()).abs().max()) or 1.0
-        return self.views[name, spline]
+            shown = view(layer, spline, place)
+            self.views[key] = shown, float(shown.of(layer.control_points()).abs().max()) or 1.0
+        return self.views[key]
 
     def _position(self, name: str, values: Sequence[float | None]) -> Tensor:
         layer = self._layer(name)
@@ -169,10 +275,20 @@ class Explorer:
             raise ValueError(f"layer {name!r} has {layer.coordinates} positions, got {len(values)}")
         return torch.tensor([math.nan if v is None else v for v in values]).view(layer.position_shape)
 
+    def _everywhere(self, name: str, places: Tensor) -> Tensor:
+        """A whole layer at each of these places: (N,) -> (N, S)."""
+        shape = self.layers[name].position_shape
+        return places.view(-1, *(1 for _ in shape)).expand(-1, *shape)
+
     def _layer(self, name: str) -> SplineLayer:
         if name not in self.layers:
             raise ValueError(f"there is no layer {name!r}")
         return self.layers[name]
+
+
+def packed(pixels: Tensor) -> str:
+    """An image of bytes in base64."""
+    return base64.b64encode(pixels.cpu().numpy().tobytes()).decode()
 
 
 def _numbers(values: Tensor) -> list[float]:

@@ -26,18 +26,18 @@ class View:
 
 
 @torch.no_grad()
-def view(layer: SplineLayer, spline: int) -> View:
+def view(layer: SplineLayer, spline: int, place: int = 0) -> View:
     """The weights on one of a layer's splines that differ most between its knots.
 
-    Of a convolution a kernel: the filter and input channel that change most, the middle slice if there are three
-    dimensions. Of a matrix the rows and columns that change most.
+    Of a convolution a kernel: the filter and input channel that change most, or come ``place`` kernels behind them; the
+    middle slice if there are three dimensions. Of a matrix the rows and columns that change most.
     """
     change = layer.control_points().float().std(0, correction=0)  # (filters, ...)
     share = len(change) // layer.splines
     first = spline * share
     own = change[first : first + share]
     if own.dim() >= 4:
-        flat = int(own.flatten(2).sum(2).argmax())
+        flat = int(own.flatten(2).sum(2).flatten().argsort(descending=True, stable=True)[place])
         number, channel = divmod(flat, own.shape[1])
         middle = [size // 2 for size in own.shape[2:-2]]
         return View(spline, (first + number, channel, *middle), f"filter {first + number + 1}, channel {channel + 1}")
@@ -49,6 +49,12 @@ def view(layer: SplineLayer, spline: int) -> View:
     columns = _strongest(own.sum(0))
     index = ([[row] for row in rows], columns)
     return View(spline, index, f"{len(rows)} of {share} outputs x {len(columns)} of {own.shape[1]} inputs")
+
+
+def kernels(layer: SplineLayer) -> int:
+    """How many kernels each of a layer's splines has; a matrix counts as one."""
+    weight = layer.control_points()[0]
+    return weight.shape[0] * weight.shape[1] // layer.splines if weight.dim() >= 4 else 1
 
 
 @torch.no_grad()

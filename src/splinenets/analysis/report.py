@@ -18,7 +18,7 @@ from . import figures
 from .counts import join_rare, layer_data, standard_error
 from .gallery import of_observation, over_epochs
 from .observe import CALLS, Observation, latencies, observe
-from .records import Record, read_records
+from .records import Record, network_name, read_records
 from .style import check_matplotlib, to_png, to_svg
 from .text import Markup, data_block, document, element, escape, image, page_file, png, printable, table
 
@@ -127,12 +127,6 @@ def _summary(subjects: Sequence[Subject]) -> Markup:
         f"Latency: median of {CALLS} single images, one thread, the networks taking turns."
     )
     return element("div", shown, element("p", explained, class_="small"))
-
-
-def network_name(recipe: dict[str, object]) -> str:
-    """LeNet-16 or ResNet-32, as people say it."""
-    names = {"lenet": f"LeNet-{recipe.get('width')}", "resnet": f"ResNet-{recipe.get('depth')}"}
-    return printable(names.get(str(recipe.get("network")), "unknown"), 40)
 
 
 def _accuracy(subject: Subject) -> str:

@@ -26,6 +26,7 @@ T = TypeVar("T")
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#6b7280"  # Okabe, Ito
 PALE = "#e5e7eb"  # lines that help the eye
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, "#56b4e9", RED, "#000000", "#b8a600")
+CLASSES = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#56b4e9", PURPLE, "#b8a600", "#8c564b", "#c2185b")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 TIME = "cividis"
@@ -69,6 +70,11 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
             return draw(*args, **kwargs)
 
     return wrapped
+
+
+def class_colours(count: int) -> list[str]:
+    """A colour for each class; ten can be told apart, then they begin again."""
+    return [CLASSES[i % len(CLASSES)] for i in range(count)]
 
 
 def check_matplotlib() -> None:

@@ -21,6 +21,7 @@ class Change:
     """A change of images (N, C, H, W) by values (N,) between ``low`` and ``high``.
 
     closed  the highest value is the lowest one once more, as for angles
+    still   the value that changes nothing
     """
 
     name: str
@@ -28,6 +29,7 @@ class Change:
     high: float
     apply: Apply
     closed: bool = False
+    still: float = 0.0
 
     def __call__(self, images: Tensor, values: Tensor, generator: Generator) -> Tensor:
         """Bytes (N, C, H, W) -> bytes; only noise draws from the generator."""
@@ -87,9 +89,9 @@ CHANGES = {
     change.name: change
     for change in (
         Change(name="angle", low=0, high=360, apply=turn, closed=True),
-        Change(name="scale", low=0.4, high=1.6, apply=zoom),
+        Change(name="scale", low=0.4, high=1.6, apply=zoom, still=1),
         Change(name="blur", low=0, high=3, apply=blur),
-        Change(name="exposure", low=0.05, high=1, apply=darken),
+        Change(name="exposure", low=0.05, high=1, apply=darken, still=1),
         Change(name="noise", low=0, high=120, apply=add_noise),
     )
 }

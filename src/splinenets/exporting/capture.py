@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from ..conditions import Conditioned, Conditions
+from ..conditions import Bound, Conditioned, Conditions
 from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution
 from ..path import nearest_positions
@@ -71,9 +71,10 @@ class Inputs:
     def of(cls, conditions: Conditions, *inputs: Any, **named: Any) -> Inputs:
         """What stands in a call of a network that is told these conditions; whatever does not fit is an error."""
         (images, *more), given = conditions.sort(inputs, named)
-        if wrong := [*named, *more]:
+        if named or more:
+            names = [*named, *(name for each in more if isinstance(each, Mapping) for name in each), "without a name"]
             known = f"choose from {', '.join(conditions)}" if conditions else "this network takes images alone"
-            raise ValueError(f"unknown condition {wrong[0] if named else type(wrong[0]).__name__!r}, {known}")
+            raise ValueError(f"unknown condition {names[0]!r}, {known}")
         like = torch.empty(0)  # float32, on the CPU
         return cls(images, {n: conditions.read(n, value, len(images), like) for n, value in given.items()})
 
@@ -124,15 +125,23 @@ class Capture:
 
 
 def capture(
-    net: nn.Module, example: Inputs | Tensor, *, any_batch: bool, obstacles: Obstacles | None = None
+    net: nn.Module,
+    example: Inputs | Tensor,
+    *,
+    any_batch: bool,
+    many_rows: bool = False,
+    obstacles: Obstacles | None = None,
 ) -> Capture:
-    """Follow an example through a deployed network, which is changed by it; spline layers become single nodes."""
+    """Follow an example through a deployed network, which is changed by it; spline layers become single nodes.
+
+    many_rows  whether linear layers that get several rows of a sample are single nodes, too
+    """
     example = Inputs(example, {}) if isinstance(example, Tensor) else example
     layers: dict[str, SplineLayer] = {}
     for name, layer in net.named_modules():
         if isinstance(layer, SplineConv2d | SplineLinear) and isinstance(layer.projection, FoldedProjection | External):
             layers[name] = layer
-            layer.forward = partial(_forward, layer, name, type(layer).forward)  # type: ignore[method-assign]
+            layer.forward = partial(_forward, layer, name, type(layer).forward, many_rows)  # type: ignore[method-assign]
     if isinstance(net, Conditioned):
         net.place = partial(_place, net.conditions)  # type: ignore[method-assign]
     captured = Capture(trace_graph(net, example, any_batch=any_batch), layers, (IMAGES, *example.conditions))
@@ -154,7 +163,7 @@ def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> Exported
         return torch.export.export(net, example.arguments(), dynamic_shapes=shapes)
 
 
-def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], input: Tensor) -> Tensor:
+def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_rows: bool, input: Tensor) -> Tensor:
     """What ``layer`` computes, as one node; in its plain form where it is not one convolution or matrix product."""
     x = layer.check_input(input)
     parent, level = layer.path.parent(layer)
@@ -162,7 +171,8 @@ def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], input:
         parent = None
     given = _given(layer)
     others = [*given, *([] if parent is None else [parent])]
-    if x.dim() != input.dim() or not _is_simple(layer, x) or any(other.shape[0] != x.shape[0] for other in others):
+    simple = _is_simple(layer, x, many_rows) and x.dim() == input.dim()
+    if not simple or any(other.shape[0] != x.shape[0] for other in others):
         return plain(layer, input)
     shape = list(_output_shape(layer, x))
     y, position = LAYER(x, parent, given, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
@@ -180,20 +190,28 @@ def _given(layer: SplineLayer) -> list[Tensor]:
 
 def _place(conditions: Conditions, name: str, values: Tensor) -> Tensor:
     """``Conditions.place`` as one node."""
-    low, high = (end.expand(values.shape[1]).tolist() for end in conditions.ends(name, torch.zeros(())))
+    low, high = (_numbers(bound, values.shape[1]) for bound in (conditions[name].low, conditions[name].high))
     return PLACE(values, low, high)
 
 
-def _is_simple(layer: SplineLayer, x: Tensor) -> bool:
+def _numbers(bound: Bound, size: int) -> list[float]:
+    """A bound for each number of a condition."""
+    return [float(number) for number in (bound if isinstance(bound, tuple) else (bound,) * size)]
+
+
+def _is_simple(layer: SplineLayer, x: Tensor, many_rows: bool) -> bool:
     if isinstance(layer.projection, External) and not _given(layer):
         return False  # and its plain form says so
-    return x.dim() == 2 if isinstance(layer, SplineLinear) else getattr(layer, "padding_mode", "zeros") == "zeros"
+    if isinstance(layer, SplineLinear):
+        return x.dim() == 2 or many_rows
+    return getattr(layer, "padding_mode", "zeros") == "zeros"
 
 
 def _output_shape(layer: SplineLayer, x: Tensor) -> tuple[int, ...]:
     operation = layer.operation
-    size = operation.output_size(x.shape[2:]) if isinstance(operation, Convolution) else ()
-    return (layer.filters, *size)
+    if isinstance(operation, Convolution):
+        return layer.filters, *operation.output_size(x.shape[2:])
+    return *x.shape[1:-1], layer.filters
 
 
 def matching(layer: SplineLayer, inherited: int) -> Tensor | None:

@@ -150,7 +150,7 @@ def _read_example(net: nn.Module, example: Tensor | Sequence[Any]) -> Inputs:
     if not isinstance(images, Tensor) or images.dim() < 2 or not len(images):
         got = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
         raise ValueError(f"an example is a batch of images (N, C, H, W), got {got}")
-    return Inputs.of(conditions, images.detach().cpu().float(), *more)
+    return Inputs.of(conditions, images.detach().cpu().float().contiguous(), *more)
 
 
 def _enough(batch: Inputs, conditions: Conditions) -> Inputs:

@@ -48,7 +48,7 @@ def ramps(knots: int, degree: int) -> Ramps | None:
     found = Ramps(slope * spans / height, (start - slope * half) / height, np.eye(knots))
     grid = np.linspace(0, 1, GRID)
     values, exact = found.values(grid, degree), dense_basis(grid, knots, degree)
-    matrix = np.linalg.lstsq(values, exact, rcond=None)[0]
+    matrix = np.asarray(np.linalg.lstsq(values, exact, rcond=None)[0], np.float64)
     lost = np.abs(values @ matrix - exact).max() > 1e-10
     if lost or (np.abs(values)[:, :, None] * np.abs(matrix)).sum(1).max() > GROWTH:
         return None

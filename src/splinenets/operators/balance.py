@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .serving import transformed
+
 
 def balanced(knots: Tensor) -> Tensor:
     """The same knots; in their gradient, what all weights of a filter share counts once: (..., M) -> (..., M).
@@ -19,19 +21,16 @@ def balanced(knots: Tensor) -> Tensor:
     """
     if not (torch.is_grad_enabled() and knots.requires_grad):
         return knots
+    if torch.compiler.is_compiling() or transformed():  # neither of which looks into functions of our own
+        even = knots - knots.mean(-1, keepdim=True) * (1 - 1 / knots.shape[-1])
+        return even + (knots - even).detach()
     return _Balanced.apply(knots)  # type: ignore[no-untyped-call]
 
 
 class _Balanced(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(knots: Tensor) -> Tensor:
+    def forward(ctx: Any, knots: Tensor) -> Tensor:
         return knots.view_as(knots)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

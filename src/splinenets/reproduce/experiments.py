@@ -44,7 +44,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A section of the paper. ``layers`` names those whose positions it is about; without any it is about accuracy."""
+    """A section of the paper, or, without ``paper``, one of ours.
+
+    ``layers`` names those whose positions it is about; without any it is about accuracy.
+    """
 
     title: str
     recipe: str
@@ -53,6 +56,7 @@ class Experiment:
     standard: Settings
     seeds: int = 1
     layers: tuple[str, ...] = ()
+    paper: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,19 +105,27 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
 def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
     """A LeNet on turned images that is told the angle, beside the plain one that is told it best."""
     ways = {"nobody": "", "channels": ", told by channels", "scales": ", told by scales", "curves": ", told by a curve"}
-    model = {} if told == "curves" else {"model": STATIC}
+    model = "D(12)-X-R4 closed" if told == "curves" else STATIC
     return Row(
         name=f"LeNet-{width}{ways[told]}{name}",
-        settings={"width": width, "told": told, **model, **settings},
+        settings={"width": width, "told": told, "model": model, **settings},
         twin="" if told in ("nobody", "scales") else f"LeNet-{width}, told by scales",
     )
+
+
+def _untold(width: int, model: str) -> Row:
+    """A LeNet on turned images that nobody tells the angle."""
+    settings = {"width": width, "told": "nobody", "model": model}
+    if model == STATIC:
+        return Row(name=f"LeNet-{width}", settings=settings)
+    return Row(name=f"LeNet-{width} {model}", settings={**settings, "plain": ("conv1",)}, twin=f"LeNet-{width}")
 
 
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
 # knots with plain gradients, as in the paper; they need a slower rate in a deep network
 PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
-RESNET_QUICK = {**LENET_QUICK, **PLAIN_RESNET, "depth": 8, "images": 150, "batch": 50}
+RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
 RESNET_STANDARD = {**PLAIN_RESNET, "epochs": 8}
 RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
 HIERARCHICAL = {"knots": "at 0.03"}  # in a deep network decisions about decisions must not change faster
@@ -137,7 +149,7 @@ EXPERIMENTS = {
             ),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 24},
+        standard={"epochs": 24, **PLAIN},
     ),
     "fashion-specialization": Experiment(
         title="Fashion-MNIST, specialization of positions",
@@ -148,7 +160,7 @@ EXPERIMENTS = {
             *(_weighted("D(5)-D-R3", weight, "LeNet") for weight in (0.0, 0.05, 0.2, 1.0)),
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 6},
+        standard={"width": 16, "epochs": 6, **PLAIN},
         seeds=3,
         layers=("conv2", "dense1"),
     ),
@@ -163,7 +175,7 @@ EXPERIMENTS = {
             *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", calibrate=2500),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 16, "calibrate": 0},  # what that brings is a row of its own
+        standard={"epochs": 16, "calibrate": 0, **PLAIN},  # what that brings is a row of its own
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
@@ -193,7 +205,8 @@ EXPERIMENTS = {
         title="Fashion-MNIST turned by any angle",
         recipe="turned-lenet",
         rows=(
-            _told(4, "nobody"),
+            *(_untold(width, STATIC) for width in (4, 5, 6, 8)),
+            *(_untold(width, "D(5)-D-R3") for width in (4, 8)),
             _told(4, "channels"),
             _told(4, "scales"),
             _told(4, "curves"),
@@ -207,6 +220,7 @@ EXPERIMENTS = {
         quick=LENET_QUICK,
         standard={},
         seeds=5,
+        paper=False,
     ),
     "utilization": Experiment(
         title="Fashion-MNIST, utilization of positions",
@@ -222,7 +236,7 @@ EXPERIMENTS = {
             )
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 3},
+        standard={"width": 16, "epochs": 3, **PLAIN},
         layers=("conv2", "dense1"),
     ),
 }
@@ -243,6 +257,8 @@ def trials(name: str, scale: str, seeds: int | None = None, only: Sequence[str] 
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
     experiment = find(name)
+    if scale == "paper" and not experiment.paper:
+        raise ValueError(f"{name} is not in the paper, so it has no such scale: choose quick or standard")
     for pattern in only:
         if not any(fnmatchcase(row.name, pattern) for row in experiment.rows):
             raise ValueError(f"no row of {name} fits {pattern!r}{nearest(pattern, [r.name for r in experiment.rows])}")
@@ -264,4 +280,4 @@ def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe
     """What one training of a row is."""
     shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
     schedule, more = ("paper", {}) if scale == "paper" else ("fast", row.fast)
-    return load_recipe(experiment.recipe, schedule, seed=seed, **{**PLAIN, **shared, **row.settings, **more})
+    return load_recipe(experiment.recipe, schedule, seed=seed, **{**shared, **row.settings, **more})

@@ -35,8 +35,9 @@ Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) w
 class Task:
     """A data set as a recipe sees it.
 
-    change  what happens to training images, by a number drawn for each; test images have been changed already
-    told    whether the network is told that number, or the one that the data have for each image
+    change    what happens to training images, by a number drawn for each; test images have been changed already
+    told      whether the network is told that number, or the one that the data have for each image
+    original  the test images before they were changed; None if nothing changes them
     """
 
     data: Dataset
@@ -44,6 +45,7 @@ class Task:
     dtype: torch.dtype
     change: Change | None = None
     told: bool = False
+    original: Split | None = None
 
     def example(self, count: int = EXAMPLES) -> Inputs:
         """The first training images, as a network would see them."""
@@ -78,9 +80,10 @@ def load_task(recipe: Recipe) -> Task:
     measured = data.train.images if isinstance(data.train.images, Tensor) else data.train.images.narrow(slice(MEASURED))
     mean, deviation = statistics(measured.split(250))
     augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
-    change = recipe.change
+    change, original = recipe.change, None
     if change is not None:
-        data = replace(data, test=changed(data.test, change, "test"))
+        original = data.test
+        data = replace(data, test=changed(original, change, "test"))
     elif recipe.condition:
         change = _range_of(recipe, data)
     return Task(
@@ -89,6 +92,7 @@ def load_task(recipe: Recipe) -> Task:
         dtype=DTYPES.get(recipe.precision, torch.float32),
         change=change,
         told=recipe.told != "nobody",
+        original=original,
     )
 
 

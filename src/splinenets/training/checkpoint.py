@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from ..files import DamagedError, naming, read_sealed, replacing, write_sealed
+from ..files import DamagedError, check_fields, naming, read_sealed, replacing, write_sealed
 from .optimizer import Mover
 
 FORMAT = 1
@@ -38,13 +40,27 @@ class Best(TypedDict):
     accuracy: float
 
 
-class Standing(TypedDict):
+class _Younger(TypedDict, total=False):
+    """What checkpoints of 0.1 have not."""
+
+    metrics_sha256: str  # of as many bytes
+
+
+class Standing(_Younger):
     """What a checkpoint holds beside tensors."""
 
     totals: list[float]
     best: Best | None
-    warned: list[str]  # layers of which health has warned
+    warned: list[str]  # layers that ailed when health warned
     metrics_length: int  # bytes of metrics.jsonl
+
+
+class Manifest(TypedDict):
+    """The JSON file of a checkpoint."""
+
+    step: int
+    tensors: str  # the SHA-256 of the other file
+    state: Standing
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,7 @@ class State:
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
     best: Best | None = None
-    warned: list[str] = field(default_factory=list)  # layers of which health has warned
+    warned: list[str] = field(default_factory=list)  # layers that ailed when health warned
     quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
 
     @property
@@ -83,7 +99,7 @@ class State:
         for own, new in zip(self.average.state_dict().values(), self.net.state_dict().values(), strict=True):
             own.lerp_(new, share) if own.is_floating_point() else own.copy_(new)
 
-    def checkpoint(self, metrics_length: int) -> Checkpoint:
+    def checkpoint(self, metrics_length: int, metrics_sha256: str) -> Checkpoint:
         """Everything, as tensors and plain values."""
         tensors = {f"{MODEL}{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
         if self.average is not None:
@@ -95,18 +111,23 @@ class State:
         for age, layers in enumerate(self.quantiles):
             tensors |= {f"quantiles.{age}.{name}": tensor for name, tensor in layers.items()}
         state = Standing(totals=self.totals, best=self.best, warned=self.warned, metrics_length=metrics_length)
+        state["metrics_sha256"] = metrics_sha256
         return Checkpoint(self.step, tensors, state)
 
     @torch.no_grad()
-    def restore(self, checkpoint: Checkpoint) -> int:
-        """Go back to a checkpoint; the length of the metrics at that time."""
+    def restore(self, checkpoint: Checkpoint) -> tuple[int, str | None]:
+        """Go back to a checkpoint; the length of the metrics at that time, and their digest where it is known."""
         restore_weights(self.net, checkpoint)
         if self.average is not None:
             restore_weights(self.average, checkpoint, AVERAGE)
         for name, parameter in self.net.named_parameters():
             for kind in REMEMBERED:
-                if (tensor := checkpoint.tensors.get(f"{MEMORY.get(kind, kind)}.{name}")) is not None:
-                    self.optimizer.memory(parameter)[kind] = tensor if kind == "step" else tensor.to(parameter.device)
+                short = MEMORY.get(kind, kind)
+                if (tensor := checkpoint.tensors.get(f"{short}.{name}")) is None:
+                    continue
+                if kind != "step" and tensor.numel() != parameter.numel():
+                    raise ValueError(_of_another(checkpoint, f"{short}.{name} has shape {tuple(tensor.shape)}"))
+                self.optimizer.memory(parameter)[kind] = tensor if kind == "step" else tensor.to(parameter.device)
         self.step, self.totals = checkpoint.step, list(checkpoint.state["totals"])
         self.best, self.warned = checkpoint.state["best"], list(checkpoint.state["warned"])
         self.quantiles = []
@@ -114,10 +135,12 @@ class State:
             kind, _, rest = name.partition(".")
             if kind == "quantiles":
                 age, _, layer = rest.partition(".")
+                if not re.fullmatch(r"\d{1,3}", age):
+                    raise ValueError(_of_another(checkpoint, f"it holds {name!r}"))
                 while len(self.quantiles) <= int(age):
                     self.quantiles.append({})
                 self.quantiles[int(age)][layer] = tensor
-        return int(checkpoint.state["metrics_length"])
+        return checkpoint.state["metrics_length"], checkpoint.state.get("metrics_sha256")
 
 
 def restore_outcome(net: nn.Module, checkpoint: Checkpoint) -> None:
@@ -128,12 +151,26 @@ def restore_outcome(net: nn.Module, checkpoint: Checkpoint) -> None:
 
 def restore_weights(net: nn.Module, checkpoint: Checkpoint, start: str = MODEL) -> None:
     """Load a checkpoint's weights into the network it was made of."""
+    own = net.state_dict()
     weights = {n.removeprefix(start): t for n, t in checkpoint.tensors.items() if n.startswith(start)}
+    for name, tensor in weights.items():
+        if name in own and tensor.dtype != own[name].dtype:
+            raise ValueError(_of_another(checkpoint, f"{name} is {tensor.dtype}, and should be {own[name].dtype}"))
     try:
-        net.load_state_dict(weights)
+        net.load_state_dict(with_versions(weights, net))
     except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"the checkpoint of step {checkpoint.step} is that of another network: {reason}") from None
+        raise ValueError(_of_another(checkpoint, str(error).splitlines()[-1].strip())) from None
+
+
+def with_versions(weights: Mapping[str, Tensor], net: nn.Module) -> OrderedDict[str, Tensor]:
+    """Weights from a file, with the versions of a network's modules: some have a way of loading that asks for them."""
+    told = OrderedDict(weights)
+    told._metadata = net.state_dict()._metadata  # type: ignore[attr-defined]
+    return told
+
+
+def _of_another(checkpoint: Checkpoint, reason: str) -> str:
+    return f"the checkpoint of step {checkpoint.step} is that of another network: {reason}"
 
 
 # On disk
@@ -165,9 +202,14 @@ def steps(folder: Path) -> list[int]:
 def read(folder: Path, step: int) -> Checkpoint:
     """The checkpoint of a step; ``DamagedError`` unless it is, bit for bit, what was written."""
     data, manifest = _paths(folder, step)
+    if not manifest.exists():
+        raise DamagedError(f"{manifest} is missing")
     content = read_sealed(manifest)
     if content.get("format") != FORMAT:
         raise ValueError(f"{manifest} has format {content.get('format')}, this version of splinenets reads {FORMAT}")
+    check_fields(content, Manifest, manifest)
+    if len(content["state"]["totals"]) != len(TOTALS) or content["state"]["metrics_length"] < 0:
+        raise DamagedError(f"{manifest} is damaged: its state is that of no run")
     try:
         packed = data.read_bytes()
     except FileNotFoundError:

@@ -129,8 +129,9 @@ class Fitting:
     def steps(self, seen: Survey) -> None:
         """How many images a step, how many steps, and how large ones."""
         low, high = BATCHES
-        batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high)
-        self.choose("batch", batch, f"about 24 steps for {seen.images:,} images, but from {low} to {high}")
+        batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high, max(seen.images // 2, 1))
+        reason = f"about 24 steps for {seen.images:,} images, but from {low} to {high} and at most half of them"
+        self.choose("batch", batch, reason)
         least, most = EPOCHS
         epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), least), most)
         self.choose("epochs", epochs, f"the fewer images the more, from {least} to {most}")

@@ -45,13 +45,19 @@ class Journal:
     """Writes into a run's folder and tells trackers and the watcher."""
 
     def __init__(
-        self, run: Run, recipe: Recipe, accelerator: Accelerator, trackers: Trackers, watcher: Watcher, length: int
+        self,
+        run: Run,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        trackers: Trackers,
+        watcher: Watcher,
+        metrics: tuple[int, str | None],
     ) -> None:
-        """``length`` is that of the metrics at the checkpoint from which this run goes on."""
+        """``metrics`` are their length at the checkpoint from which this run goes on, and their digest if known."""
         self.run, self.recipe, self.accelerator = run, recipe, accelerator
         self.trackers, self.watcher, self.writes = trackers, watcher, accelerator.is_main_process
         if self.writes:
-            self.metrics = Lines(run.folder / "metrics.jsonl", length)
+            self.metrics = Lines(run.folder / "metrics.jsonl", *metrics)
             self.timings = Lines(run.folder / "timings.jsonl")
 
     def step(self, epoch: int, step: int, rate: float, sums: Mapping[str, float]) -> None:
@@ -91,7 +97,7 @@ class Journal:
 
         def work() -> bytes:
             best = state.best["step"] if state.best else None
-            saved = state.checkpoint(self.metrics.settle())
+            saved = state.checkpoint(*self.metrics.settle())
             checkpoint.write(self.run.checkpoints, saved, self.recipe.keep, best)
             return b""
 

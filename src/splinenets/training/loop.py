@@ -200,21 +200,22 @@ class Loop:
             {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
             for row in report.rows()
         ]
-        for layer in report.ailing:
-            if layer.layer not in state.warned:
-                state.warned.append(layer.layer)
-                watcher.note(f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}")
+        if report.ailing and not state.warned:  # once a run; metrics have every epoch's verdicts
+            state.warned = [layer.layer for layer in report.ailing]
+            watcher.note(f"WARNING: {report.warning()}")
         self.journal.positions(positions, state.step)
         if self.draw is not None:
             self.journal.trackers.images(self.draw(state.outcome, self.task, positions, line), state.step)
 
     def diverge(self, what: str, step: int, inputs: Inputs) -> NoReturn:
-        """Say which layer went bad first, and where the last good weights are."""
+        """Say which layer went bad first, where the last good weights are, and what to try."""
+        clipped = 0 < self.recipe.clip <= 1
+        cure = "" if clipped else "clip=1, which scales down gradients that are too large, and if that is not enough "
         culprit = first_bad_layer(self.state.net, inputs)
         epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
-            f"try a smaller learning_rate"
+            f"try {cure}a smaller learning_rate"
         )
 
 

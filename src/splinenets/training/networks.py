@@ -32,8 +32,8 @@ def build_plain(recipe: Recipe, shape: Shape) -> nn.Module:
     """The network of a recipe before any layer becomes a spline, from its own random weights."""
     if recipe.ours:
         options = {"dropout": recipe.dropout} if recipe.network == "lenet" else {}
-        fitting = {"in_channels": shape.channels, "image_size": shape.size, "classes": shape.classes}
-        return build(recipe.network_name, **fitting, **options)
+        name, size = recipe.network_name, shape.size
+        return build(name, in_channels=shape.channels, image_size=size, classes=shape.classes, **options)
     source, _, name = recipe.network.partition(":")
     try:
         with from_here():

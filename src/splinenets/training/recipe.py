@@ -294,6 +294,8 @@ class Recipe:
         hints = recipe_types()
         for key in values:
             check_key(key, where)
+        if "name" not in values:
+            raise ValueError(f"{where}: name is missing")
         try:
             checked: dict[str, Any] = {key: from_value(key, value, hints[key]) for key, value in values.items()}
             return cls(**checked)

@@ -61,10 +61,9 @@ def train(
         accelerator = accelerate_with(precision, trackers, str(out))
         net = net.to(accelerator.device)
         state = State(net, build_optimizer(recipe, net), build_average(recipe, net))
-        length = state.restore(found) if found else 0
-        journal = Journal(
-            run, recipe, accelerator, Trackers(accelerator, trackers, recipe, state.step), watcher, length
-        )
+        metrics = state.restore(found) if found else (0, None)
+        tracking = Trackers(accelerator, trackers, recipe, state.step)
+        journal = Journal(run, recipe, accelerator, tracking, watcher, metrics)
         try:
             loop = Loop(recipe, task, accelerator, state, journal, draw)
             watcher.begin(state.step, loop.steps, recipe.batch)
@@ -81,8 +80,11 @@ def begin(run: Run, recipe: Recipe, resume: bool, watcher: Watcher) -> tuple[str
     """Open a run's folder, which the first rank alone knows; on all ranks its precision, and where to go on from."""
 
     def work() -> bytes:
+        begun_before = run.description.exists()
         run.open(recipe, resolve_precision(recipe.precision), resume)
         found = checkpoint.read_last(run.checkpoints, watcher.note)
+        if found is None and begun_before:
+            run.check_loss(watcher.note)
         head = run.read()["precision"].encode().ljust(16)
         return head if found is None else head + checkpoint.pack(found)
 

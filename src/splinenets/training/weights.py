@@ -32,7 +32,8 @@ def load_weights(net: nn.Module, path: str, classes: int) -> list[str]:
                 f"the weights in {path} are those of another network: {name!r} is {tuple(theirs)} there, "
                 f"{tuple(ours)} here"
             )
-    net.load_state_dict({name: tensor for name, tensor in found.items() if name not in other}, strict=False)
+    fitting = {name: tensor for name, tensor in found.items() if name not in other}
+    net.load_state_dict(checkpoint.with_versions(fitting, net), strict=False)
     return other
 
 

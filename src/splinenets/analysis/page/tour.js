@@ -1,0 +1,78 @@
+// Four steps through the page; each shows a part of it and may do something there.
+let tourStep = -1;
+
+const SEEING = { where: "image", text: () => "This picture goes in. The bars show how likely the network finds each class; the tick marks the true one." };
+const WAY = { where: "flow", text: () => "Each row is the curve of one layer's weights. The thick line is the picture's way: where it crosses a row lie the weights it gets. Thin lines are training images in the colours of their classes." };
+const CHOSEN = [
+  SEEING, WAY,
+  { where: "flow", act: dragToAnother, text: () => "Now the dot moves by hand: all filters of the layer slide along their curves, and with other weights the network gives another answer. The ring marks where the picture itself went." },
+  { where: "image", act: () => { letGo(); if (!state.other) compare(true); }, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two are seen through different weights. Send the first along the second's way and watch the answer." },
+];
+const TOLD = [
+  SEEING,
+  { where: "condition", act: () => glide(doTo, state.done, between(0.3)), text: () => `The ${about.condition.name} changes the picture, and the network is told so: its answer should hold.` },
+  { where: "condition", act: () => glide(tell, state.done, between(0.8)), text: () => `Now it is told another ${about.condition.name} than what was done. It looks with the wrong filters, and the answer suffers.` },
+  { ...WAY, act: () => tell(null), text: () => `Each row is the curve of one layer's weights. What the network is told, the ${about.condition.name}, is the place on every one of them; the filters beside it move along.` },
+];
+
+const steps = () => (about.condition && about.condition.told && about.condition.changes ? TOLD : CHOSEN);
+
+function between(share) {
+  const { low, high } = about.condition;
+  return low + share * (high - low);
+}
+
+function letGo() {
+  state.chosen = {};
+  ask();
+}
+
+// from one value to another in a second, or at once for people who want no movement
+async function glide(set, from, to) {
+  const frames = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1 : 25, step = tourStep;
+  for (let i = 1; i <= frames && tourStep === step; i++) {
+    set(from + ((to - from) * i) / frames);
+    await new Promise((done) => setTimeout(done, 40));
+  }
+}
+
+// the drag that leads to the surest other answer; the server knows where it is
+async function dragToAnother() {
+  letGo();
+  const image = state.image, found = await post("turning", JSON.stringify({ image: sent(image), done: doneTo(image) }));
+  if (!found.layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
+  const layers = about.layers.filter((layer) => found.layers.includes(layer.name));
+  look(layers[0]);
+  const from = latest.answer.own[layers[0].name][state.picked[layers[0].name]];
+  await glide((position) => layers.forEach((layer) => drag(layer, position)), from, found.position);
+}
+
+function tourSays(text) {
+  find("tour-text").textContent = `${tourStep + 1} of ${steps().length}. ${text}`;
+}
+
+function goTo(number) {
+  tourStep = number;
+  for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
+  find("tour").hidden = number < 0;
+  if (number < 0) return find("tour-start").focus({ preventScroll: true });
+  const { where, text, act } = steps()[number];
+  find(where).classList.add("toured");
+  find(where).scrollIntoView({ block: "center" });
+  tourSays(text());
+  find("tour-back").disabled = number === 0;
+  find("tour-next").textContent = number === steps().length - 1 ? "done" : "next";
+  find("tour-next").focus({ preventScroll: true });
+  if (act) act();
+}
+
+function startTour() {
+  if (find("whole").checked === false) find("whole").click();
+  goTo(0);
+}
+
+find("tour-start").addEventListener("click", startTour);
+find("tour-next").addEventListener("click", () => goTo(tourStep + 1 < steps().length ? tourStep + 1 : -1));
+find("tour-back").addEventListener("click", () => goTo(tourStep - 1));
+find("tour-end").addEventListener("click", () => goTo(-1));
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && tourStep >= 0) goTo(-1); });
