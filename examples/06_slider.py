@@ -22,8 +22,7 @@ import splinenets as sn
 
 QUICK = "--quick" in sys.argv
 STEPS, SETTINGS, PICTURES = (5, 3, 2) if QUICK else (600, 26, 6)
-LEVELS = (15, 35, 60)  # of noise in the pictures of the page, in grey levels out of 255
-MOST = 75
+LEVELS, MOST = (15, 35, 60), 75  # of noise in the pictures of the page, and at all; in grey levels out of 255
 
 
 def denoiser(width: int = 12) -> nn.Module:
@@ -67,9 +66,9 @@ def row(net: nn.Module, clean: Tensor, level: float, settings: Tensor, name: str
     """One noisy picture, (1, H, W), and what becomes of it at each setting of the slider."""
     seen = noisy(clean.unsqueeze(0), torch.tensor([level]))
     after = seen - net(seen.expand(len(settings), -1, -1, -1), settings)
-    before = {"level": level, "name": name, "clean": picture(clean), "seen": picture(seen[0])}
-    before |= {"seen_db": quality(clean, seen[0])}
-    return before | {"after": [*map(picture, after)], "db": [quality(clean, image) for image in after]}
+    pictures = {"clean": picture(clean), "seen": picture(seen[0]), "after": [*map(picture, after)]}
+    dbs = {"seen_db": quality(clean, seen[0]), "db": [quality(clean, image) for image in after]}
+    return {"level": level, "name": name, **pictures, **dbs}
 
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A denoiser with a slider</title>
