@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench tables lint format lock browser clean
+.PHONY: demo test test-all campaign bench tables lint format lock browser clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -13,6 +13,10 @@ test: lint
 
 test-all: lint
 	@$(BIN)/python -m pytest -m "slow or not slow"
+
+# hours of attacks on everything, docs/reliability.md; stopped, it goes on where it was. WHAT="--chapter faults" for a part
+campaign: $(READY)
+	@$(BIN)/python -m campaign $(WHAT)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.engine

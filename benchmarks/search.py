@@ -17,7 +17,11 @@ RUNS = Path("runs/search")
 OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipes' before the search
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
 GENTLE = "D(5)-D-R3 slope=0.8"
+PLAIN = "knots=at 1"  # knots had plain gradients when most of these were trained
 DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
+SMALL_RESNET = ("network=resnet", "depth=8", "plain=conv", "held_out=1000", "epochs=2", "learning_rate=0.3")
+ADAPTIVE = ("learning_rate=0.003", "weight_decay=0.05", "clip=0")
+THREE = {"static": ("static", ()), "plain gradients": (CONV, (PLAIN,)), "balanced": (CONV, ())}
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Search:
 SEARCHES = {
     "MNIST, LeNet-32": Search(
         "mnist-lenet",
-        ("held_out=10000", "epochs=6", "calibrate=0"),
+        ("held_out=10000", "epochs=6", "calibrate=0", PLAIN),
         {
             "static": ("static", OLD),
             "splines": ("H(4)-D-R3", OLD),
@@ -44,7 +48,7 @@ SEARCHES = {
     ),
     "Fashion-MNIST, LeNet-16": Search(
         "fashion-lenet",
-        ("width=16", "held_out=10000", "epochs=6"),
+        ("width=16", "held_out=10000", "epochs=6", PLAIN),
         {
             "static": ("static", ()),
             **{f"weights {w}": (DOT, (f"utilization={w}", f"specialization={w}")) for w in ("0.05", "1", "5")},
@@ -52,7 +56,7 @@ SEARCHES = {
     ),
     "LeNet-16": Search(
         "cifar10-lenet",
-        ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1", "calibrate=0"),
+        ("width=16", "held_out=5000", "epochs=10", "plain=conv1", "spread=0.1", "calibrate=0", PLAIN),
         {
             "static": ("static", OLD),
             "splines": (DOT, OLD),
@@ -65,7 +69,7 @@ SEARCHES = {
             "K = 10": ("D(10)-D-R3", NEW),
             "hierarchical": ("H(5)-D-R3", NEW),
             "no regulariser": (DOT, (*NEW, "utilization=0", "specialization=0")),
-            "knots at 3 times the rate": (DOT, (*NEW, "knots_rate=3")),
+            "knots at 3 times the rate": (DOT, (*NEW, "knots=at 3")),
             "decisions by convolution": ("D(5)-C-R3", NEW),
             "surfaces": ("D(5)-D-R3 dims=2", NEW),
             "degree 1": ("D(5)-D-R3 degree=1", NEW),
@@ -81,7 +85,7 @@ SEARCHES = {
             "slope 0.8, one spline a layer": ("D(5)-D-R4 slope=0.8", NEW),
             "slope 0.8, eight splines a layer": ("D(5)-D-G8 slope=0.8", NEW),
             "slope 0.8, no plain layer": (GENTLE, (*NEW, "plain=")),
-            "knots at 0.3 of the rate": (DOT, (*NEW, "knots_rate=0.3")),
+            "knots at 0.3 of the rate": (DOT, (*NEW, "knots=at 0.3")),
             "independent knots": ("D(5)-D-R3 independent", NEW),
             "variance 0.05": ("D(5)-D-R3 variance=0.05", NEW),
             "raw projections": ("D(5)-D-R3 raw", NEW),
@@ -98,7 +102,7 @@ SEARCHES = {
     ),
     "LeNet-16, 40 epochs": Search(
         "cifar10-lenet",
-        ("width=16", "held_out=5000", "epochs=40", *NEW, "calibrate=0"),
+        ("width=16", "held_out=5000", "epochs=40", *NEW, "calibrate=0", PLAIN),
         {
             "static": ("static", ()),
             "splines": (DOT, ()),
@@ -108,7 +112,7 @@ SEARCHES = {
     ),
     "LeNet-32": Search(
         "cifar10-lenet",
-        ("held_out=5000", "epochs=10", "dropout=0", "calibrate=0"),
+        ("held_out=5000", "epochs=10", "dropout=0", "calibrate=0", PLAIN),
         {
             "static": ("static", ()),
             "splines": (DOT, ()),
@@ -117,7 +121,7 @@ SEARCHES = {
     ),
     "LeNet-32, 16 epochs": Search(
         "cifar10-lenet",
-        ("held_out=5000", "epochs=16", "dropout=0.3", "calibrate=0"),
+        ("held_out=5000", "epochs=16", "dropout=0.3", "calibrate=0", PLAIN),
         {
             "splines": (DOT, ()),
             "static": ("static", ()),
@@ -130,16 +134,40 @@ SEARCHES = {
         "cifar10-resnet",
         ("depth=14", "images=10000", "held_out=2000", "epochs=5", "batch=100", "learning_rate=0.3", "clip=1"),
         {
-            "static": ("static", ()),
-            "splines": (CONV, ("knots_rate=1",)),
-            "knots at 0.3 of the rate": (CONV, ("knots_rate=0.3",)),
-            "knots at 0.1 of the rate": (CONV, ("knots_rate=0.1",)),
-            "knots at 0.03 of the rate": (CONV, ("knots_rate=0.03",)),
-            "knots that stay": (CONV, ("knots_rate=0",)),
-            "hierarchical, knots at 0.1 of the rate": (TREE, ("knots_rate=0.1",)),
-            "hierarchical, knots at 0.03 of the rate": (TREE, ("knots_rate=0.03",)),
-            "hierarchical, knots that stay": (TREE, ("knots_rate=0",)),
+            "static": ("static", ("knots=at 0.1",)),
+            "splines": (CONV, ("knots=at 1",)),
+            "knots at 0.3 of the rate": (CONV, ("knots=at 0.3",)),
+            "knots at 0.1 of the rate": (CONV, ("knots=at 0.1",)),
+            "knots at 0.03 of the rate": (CONV, ("knots=at 0.03",)),
+            "knots that stay": (CONV, ("knots=at 0",)),
+            "hierarchical, knots at 0.1 of the rate": (TREE, ("knots=at 0.1",)),
+            "hierarchical, knots at 0.03 of the rate": (TREE, ("knots=at 0.03",)),
+            "hierarchical, knots that stay": (TREE, ("knots=at 0",)),
+            "balanced": (CONV, ()),
+            "hierarchical, balanced": (TREE, ()),
         },
+    ),
+    "ResNet-8, embedded images": Search(
+        "demo",
+        SMALL_RESNET,
+        {
+            "static": ("static", ()),
+            "plain gradients": (CONV, (PLAIN,)),
+            "balanced": (CONV, ()),
+            "plain gradients, knots at 0.1 of the rate": (CONV, ("knots=at 0.1",)),
+        },
+        {"static": 2, "plain gradients": 2, "balanced": 2},
+    ),
+    "ResNet-8, embedded images, AdamW": Search("demo", (*SMALL_RESNET, "optimizer=adamw", *ADAPTIVE), THREE),
+    "ResNet-8, embedded images, Muon": Search("demo", (*SMALL_RESNET, "optimizer=muon", *ADAPTIVE), THREE),
+    "ResNet-8, embedded images, hierarchical": Search(
+        "demo", SMALL_RESNET, {"plain gradients": (TREE, (PLAIN,)), "balanced": (TREE, ())}
+    ),
+    "LeNet-16, embedded images": Search(
+        "demo",
+        ("held_out=1000", "epochs=4"),
+        {"static": ("static", ()), "plain gradients": (DOT, (PLAIN,)), "balanced": (DOT, ())},
+        {"static": 3, "plain gradients": 3, "balanced": 3},
     ),
 }
 

@@ -27,7 +27,7 @@ def main(run: str, name: str) -> None:
     result = summarize(recipe, Path(run), "")
     card = {
         "name": name,
-        "network": f"{recipe.network}{recipe.width if recipe.network == 'lenet' else recipe.depth}",
+        "network": recipe.network_name,
         "model": "static" if recipe.spec is None else str(recipe.spec),
         "plain": list(recipe.plain),
         "channels": images.shape[1],

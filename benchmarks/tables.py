@@ -12,9 +12,21 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import torch
+from campaign import results as campaign
 
 import splinenets as sn
-from benchmarks import compiled, engine, information, latency, regularizer, versions
+from benchmarks import (
+    compiled,
+    denoise,
+    engine,
+    folders,
+    information,
+    latency,
+    regularizer,
+    streaming,
+    turned,
+    versions,
+)
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
@@ -74,7 +86,7 @@ def outcome(files: Sequence[Path]) -> str:
         [epoch[key] for epoch in last] for key in ("test_accuracy", "test_loss", "train_loss")
     )
     each = ", ".join(f"{100 * a:.2f}" for a in accuracy)
-    seeds = f" ± {100 * stdev(accuracy):.2f} ({each})" if len(files) > 1 else ""
+    seeds = f" ± {100 * stdev(accuracy) / len(files) ** 0.5:.2f} ({each})" if len(files) > 1 else ""
     return f"{100 * mean(accuracy):.2f}{seeds} | {mean(loss):.3f} | {mean(train_loss):.3f}"
 
 
@@ -156,6 +168,9 @@ def mnist_costs() -> Iterator[str]:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
+    "told": ("README.md", turned.told),
+    "turned": ("docs/conditions.md", turned.turned),
+    "denoised": ("docs/conditions.md", denoise.denoised),
     "accuracy": ("README.md", summary),
     "reproduced": ("docs/results.md", reproduced),
     "beside LeNet-128": ("docs/results.md", beside_lenet128),
@@ -170,8 +185,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "memory": ("docs/performance.md", engine.memory),
     "compiled": ("docs/performance.md", compiled.compiled),
     "versions": ("docs/performance.md", versions.versions),
+    "folders": ("docs/training.md", folders.table),
+    "streaming": ("docs/data.md", streaming.table),
     **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer.md", regularizer.added),
+    "campaign": ("docs/reliability.md", campaign.chapters),
+    "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 

@@ -17,6 +17,16 @@ def fixed_seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def plain_gradients(monkeypatch):
+    """Offsets have true gradients, to be compared with those of obvious versions."""
+    from splinenets.layers import SplineLayer
+    from splinenets.projection import Projection
+
+    for kind in (SplineLayer, Projection):
+        monkeypatch.setattr(kind, "balanced", False)
+
+
 @pytest.fixture(scope="session")
 def static_and_spline(tmp_path_factory):
     """Two trained runs, to look at and not to touch."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from torch.testing import assert_close
 
-from splinenets.data import augmentation, load, seeded, statistics
+from splinenets.data import augmentation, load, mirrored, seeded, statistics
 from splinenets.data.augment import (
     Deformation,
     affine_and_elastic,
@@ -19,11 +19,12 @@ from splinenets.data.augment import (
     deform,
     flip,
     normalise,
+    shift,
     smooth,
     whiten,
 )
 
-NAMES = ("none", "crop-flip", "affine-elastic")
+NAMES = ("none", "crop-flip", "shift-flip", "affine-elastic")
 
 
 def draw(*shape):
@@ -130,6 +131,26 @@ def test_all_shifts_and_both_sides_occur():
     assert left + right > 0.8  # some are cut by the edge
 
 
+def test_shifts_reflect():
+    images = draw(400, 3, 6, 7)
+    seen = set()
+    for image, out in zip(images.numpy(), shift(images, seeded("augment", 0)).numpy(), strict=True):
+        padded = numpy.pad(image, ((0, 0), (2, 2), (2, 2)), mode="reflect")
+        places = [(r, c) for r in range(5) for c in range(5) if (padded[:, r : r + 6, c : c + 7] == out).all()]
+        assert len(places) == 1
+        seen.update(places)
+    assert len(seen) == 25
+
+
+def test_every_image_is_mirrored_in_every_other_epoch():
+    epochs = [mirrored(1000, 3, epoch) for epoch in range(4)]
+    assert torch.equal(epochs[0], ~epochs[1])
+    assert torch.equal(epochs[0], epochs[2])
+    assert torch.equal(epochs[1], epochs[3])
+    assert 400 < epochs[0].sum() < 600
+    assert not torch.equal(epochs[0], mirrored(1000, 4, 0))
+
+
 def test_deformation_is_visible_but_keeps_the_digit():
     images = load().test.images[:200]
     result = affine_and_elastic(images, seeded("augment", 0))
@@ -155,7 +176,7 @@ def test_shape_type_and_input(name, shape):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("name", ["crop-flip", "affine-elastic"])
+@pytest.mark.parametrize("name", ["crop-flip", "shift-flip", "affine-elastic"])
 def test_function_of_seed_epoch_step_and_rank(name):
     images, augment = draw(20, 1, 28, 28), augmentation(name)
 
@@ -174,7 +195,8 @@ def test_function_of_seed_epoch_step_and_rank(name):
 
 def test_wrong_calls():
     with pytest.raises(
-        ValueError, match=r"unknown augmentation 'flip', choose from \['affine-elastic', 'crop-flip', 'none'\]"
+        ValueError,
+        match=r"unknown augmentation 'flip', choose from \['affine-elastic', 'crop-flip', 'none', 'shift-flip'\]",
     ):
         augmentation("flip")
     for wrong in (torch.zeros(2, 1, 8, 8), torch.zeros(1, 8, 8, dtype=torch.uint8)):

@@ -71,7 +71,7 @@ def test_ranges():
     torch.testing.assert_close(same(IMAGES, ANGLES / 180 - 1), expected)
     backwards = sn.condition(net.net, 360, 0)
     torch.testing.assert_close(backwards(IMAGES, 360 - ANGLES), expected)
-    with pytest.raises(ValueError, match="call what sn.condition\\(net\\) returned last"):
+    with pytest.raises(ValueError, match=r"call what sn.condition\(net\) returned last"):
         net(IMAGES, ANGLES)
 
 

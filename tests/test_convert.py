@@ -1,4 +1,5 @@
 import copy
+import os
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import splinenets as sn
+from splinenets.conversion import copy_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 SPECS = ["D(5)-C-R3", "H(5)-D-R4", "H(3)-D-R3 diffusion=0.5", "D(4)-C-R3 independent dims=2 degree=3"]
@@ -334,8 +336,108 @@ def test_dot_projections_where_the_example_does_not_reach():
             return self.always(x), self.twice(x[None, None]), self.twice(x[None, None, :1])
 
     net = sn.convert(Sometimes(), "D(5)-D-R4", example=torch.randn(2, 4))
-    assert "does not reach" in net.conversion.left["never"]
+    assert "never calls it" in net.conversion.left["never"]
     assert "several sizes" in net.conversion.left["twice"]
+
+
+class Reads(nn.Module):
+    """Calls one layer, reads the weight of another, as Swin V2 does, and has a third for nobody."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.read, self.nobodys = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return F.linear(self.asked(x), self.read.weight, self.read.bias)
+
+
+@pytest.mark.parametrize("spec", ["D(5)-C-R4", "D(5)-D-R4", "D(5)-C-R4 independent"])
+def test_what_the_example_never_calls_stays_and_is_listed(spec):
+    model, x = Reads(), torch.randn(2, 4)
+    net = sn.convert(model, spec, example=x, spread=0.5)
+    assert net.conversion.converted == ("asked",)
+    assert set(net.conversion.left) == {"read", "nobodys"}
+    assert all("never calls it" in reason for reason in net.conversion.left.values())
+    assert type(net.read) is type(net.nobodys) is nn.Linear
+    net(x).sum().backward()
+    assert all(p.grad is not None for layer in (net.asked, net.read) for p in layer.parameters())
+
+
+def test_an_example_that_calls_nothing():
+    with pytest.raises(ValueError, match=r"nothing to convert: .*the example never calls it"):
+        sn.convert(seq(Reads()), {"*.read": "D(5)-C-R4"}, example=torch.randn(2, 4))
+
+
+def test_knots_for_which_there_is_no_room(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**15)  # a machine with 1 GB
+    with pytest.raises(ValueError, match=r"the knots of D\(1024\)-C-R4 would take 4 GB of memory, .* machine has 1 GB"):
+        sn.convert(seq(nn.Linear(1000, 1000)), "D(1024)-C-R4")
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_inside_inference_mode(made_inside):
+    x = torch.randn(IMAGE)
+    model = seq(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+    with torch.inference_mode():
+        if made_inside:
+            model = copy.deepcopy(model)
+        nets = [sn.convert(model, "H(5)-C-R3", example=x, spread=0.1)]
+        nets += [sn.fold_batchnorm(nets[0], x), sn.collapse(nets[0]), sn.connect(copy_network(nets[0]), x)]
+    for net in nets:
+        net.train()(x).square().sum().backward()
+        assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
+
+
+class Versioned(nn.Module):
+    """Has a version and a way of loading of its own, as torchvision's MNASNet."""
+
+    _version = 2
+
+    def __init__(self):
+        super().__init__()
+        self.layers = seq(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), VersionedConv(4, 2, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+    def _load_from_state_dict(self, state, prefix, metadata, *rest):
+        if metadata.get("version") != 2:
+            raise ValueError("version should be set to 2")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+class VersionedConv(nn.Conv2d):
+    _version = 7
+
+    def _load_from_state_dict(self, state, prefix, metadata, *rest):
+        if metadata.get("version") != 7:
+            raise ValueError("version should be set to 7")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_versions_of_modules_travel_with_their_state(spec, tmp_path):
+    x = torch.randn(IMAGE)
+    nets = [sn.convert(Versioned(), spec, example=x, spread=0.5).eval() for _ in range(2)]
+    assert nets[0].state_dict()._metadata[""] == {"version": 2}
+    assert nets[0].state_dict()._metadata["layers.2"] == {"version": 7}
+    torch.save(nets[0].state_dict(), tmp_path / "state")
+    nets[1].load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    assert torch.equal(nets[0](x), nets[1](x))
+    plain = sn.collapse(nets[0])
+    Versioned().load_state_dict(plain.state_dict())
+
+
+def test_hooks_of_loading_and_saving_stay():
+    model = seq(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
+    calls = []
+    model[1].register_load_state_dict_pre_hook(lambda module, *_: calls.append(("load", module)))
+    model[1].register_load_state_dict_post_hook(lambda module, _: calls.append(("loaded", module)))
+    model[1].register_state_dict_pre_hook(lambda module, *_: calls.append(("save", module)))
+    net = sn.convert(model, "D(5)-C-R3")
+    net.load_state_dict(net.state_dict())
+    assert [name for name, _ in calls] == ["save", "load", "loaded"]
+    assert all(module is net[1] for _, module in calls)
 
 
 def test_a_network_that_keeps_tensors_can_be_copied():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.helpers.exports import network
 from torch import nn
 
 import splinenets as sn
@@ -84,3 +85,48 @@ def test_rows_of_zeros_are_stored_as_zeros():
 def test_unknown_storage():
     with pytest.raises(ValueError, match=r"'int4', choose from \['float32', 'bf16', 'int8'\]"):
         sn.deploy(nn.Linear(2, 2), knots="int4")
+
+
+def told_network(spec, **conditions):
+    """A LeNet that is told something, and images."""
+    net, some = network("lenet4", spec, count=8)
+    return sn.condition(net, **conditions).eval(), some
+
+
+ANGLE = sn.Condition(0, 360)
+TOLD = [
+    ("D(4)-X-R4 closed", {"angle": ANGLE}, 90),
+    ("D(4)-X-R4", {"angle": ANGLE}, {"angle": torch.tensor([300.0])}),
+    ({"conv1": "D(4)-X-R4", "conv2": "D(4)-C-R3", "dense1": None, "*": "D(3)-X-R4"}, {"angle": ANGLE}, 17.5),
+    ("D(3)-X-R4 dims=2", {"angle": ANGLE, "noise": sn.Condition(1, 0)}, {"noise": 0.25, "angle": 10}),
+    ("D(3)-X-R4 dims=2", {"place": sn.Condition((0, -1), (1, 1))}, {"place": (0.5, 0.25)}),
+]
+
+
+@pytest.mark.parametrize(("spec", "conditions", "at"), TOLD)
+def test_a_network_frozen_at_a_condition(spec, conditions, at):
+    net, some = told_network(spec, **conditions)
+    given = at if isinstance(at, dict) else {"angle": at}
+    given = {name: torch.as_tensor(value).reshape(1, -1).expand(8, -1) for name, value in given.items()}
+    with torch.no_grad():
+        expected = net(some, given)
+        for each in (net, sn.deploy(net), sn.deploy(net, (some, given))):
+            frozen = sn.collapse(each, at)
+            assert not [m for m in frozen.modules() if isinstance(m, sn.SplineLayer) and m.spec.external]
+            torch.testing.assert_close(each(some, given), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(frozen(some), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_frozen():
+    net, _ = told_network("D(4)-X-R4", angle=ANGLE)
+    for at, complaint in (
+        (400, "the condition 'angle' lies between 0 and 360, got 400"),
+        (float("nan"), "a condition 'angle' that is not a number"),
+        ({"angel": 3}, "unknown condition 'angel', choose from angle"),
+        (torch.tensor([1.0, 2.0]), "the condition 'angle' has shape"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            sn.collapse(net, at)
+    net, _ = told_network({"conv1": "D(4)-X-R4", "*": "H(4)-C-R3"}, angle=ANGLE)
+    with pytest.raises(ValueError, match=r"layer 'net\.conv2' inherits positions"):
+        sn.collapse(net, 90)

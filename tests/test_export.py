@@ -137,8 +137,8 @@ class Unknown(nn.Module):
         (Strange(), "native", r"^layer 'odd' \(Strange\) cannot be exported: "),
         (Unknown(), "onnx", r"^layer 'odd' \(Unknown\) cannot be exported: "),
         (Unknown(), "native", r"^layer 'odd' \(Unknown\) cannot be exported: the native runtime does not know aten"),
-        (nn.Conv2d(2, 2, 1, groups=2), "native", r"^layer 'odd' \(Conv2d\) .* no grouped convolutions$"),
-        (nn.MaxPool2d(2, ceil_mode=True), "native", r"^layer 'odd' \(MaxPool2d\) "),
+        (nn.Softmax(1), "native", r"^layer 'odd' \(Softmax\) .* does not know aten.softmax.int$"),
+        (nn.ReflectionPad2d(1), "native", r"^layer 'odd' \(ReflectionPad2d\) .* pads with zeros$"),
     ],
 )
 def test_layers_that_cannot_be_exported_are_named(layer, to, complaint, tmp_path, capfd):
@@ -265,3 +265,105 @@ def test_a_pt2_file_needs_torch_alone(tmp_path):
     with torch.no_grad():
         expected = net.eval()(some)
     torch.testing.assert_close(torch.load(files[2], weights_only=True), expected, rtol=1e-3, atol=1e-3)
+
+
+class Wave(nn.Module):
+    """Makes more of every rounding error."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        return torch.sin(5 * self.conv(x))
+
+
+def noisy_network():
+    """Deep and narrow: in float32 it differs from itself in float64 by more than the tolerance."""
+    torch.manual_seed(0)
+    deep = [Wave() for _ in range(14)]
+    return nn.Sequential(nn.Conv2d(1, 4, 5, stride=4), *deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+
+def test_rounding_errors_of_the_networks_own_are_no_reason_to_refuse(tmp_path):
+    net, some = noisy_network().eval(), images()[:64]
+    made = sn.export(net, some, tmp_path / "net.onnx")
+    with torch.no_grad():
+        noise = (net(some) - net.double()(some.double())).abs().max().item()
+    assert 1e-4 < noise < 1e-2
+    assert 1e-4 < made.metadata["difference"] < exporting.NOISE * noise
+
+
+@pytest.mark.parametrize("network_of", [noisy_network, lambda: network("lenet4", "D(3)-D-R3")[0]])
+def test_real_errors_are(network_of, tmp_path, monkeypatch):
+    """A weight that is off by a hundredth in the file, beside noise or not."""
+    net = network_of()
+
+    def deploy(*args, **kwargs):
+        deployed = sn.deploy(*args, **kwargs)
+        with torch.no_grad():
+            list(deployed.parameters())[-1][0] += 0.1
+        return deployed
+
+    monkeypatch.setattr(exporting, "deploy", deploy)
+    complaint = (
+        r"by 0\.\d+, more than .* \(the network in float32 differs from itself in float64 by .*, of which 8 times"
+    )
+    with pytest.raises(ValueError, match=complaint):
+        sn.export(net, images()[:8], tmp_path / "net.onnx")
+
+
+def test_a_blank_example_is_not_all_that_is_compared(tmp_path, monkeypatch):
+    """A file may answer as the network does on nothing, and only there."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 3)).eval()
+
+    def deploy(*args, **kwargs):
+        deployed = sn.deploy(*args, **kwargs)
+        with torch.no_grad():
+            deployed[1].weight *= 1.01
+        return deployed
+
+    monkeypatch.setattr(exporting, "deploy", deploy)
+    with pytest.raises(ValueError, match="the export differs from the network"):
+        sn.export(net, torch.zeros(1, 1, 28, 28), tmp_path / "net.onnx")
+
+
+class Grid(nn.Module):
+    """Adds a code of the place, made anew for every batch and kept, as position encodings often are."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("code", None, persistent=False)
+
+    def forward(self, x):
+        if self.code is None or self.code.shape[-2:] != x.shape[-2:]:
+            rows = (~torch.zeros(1, *x.shape[-2:], dtype=torch.bool)).cumsum(1, dtype=torch.float32)
+            self.code = (rows / (rows[:, -1:] + 1e-6)).sin().unsqueeze(1)
+        return x + self.code
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.parametrize("to", FORMATS)
+def test_position_codes_that_are_made_on_the_fly(to, purpose, tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), Grid(), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    if to == "native":
+        with pytest.raises(ValueError, match=r"layer '1' \(Grid\) cannot be exported"):
+            sn.export(net, images()[:4], tmp_path / f"net.{to}", purpose=purpose)
+    else:
+        sn.export(net, images()[:4], tmp_path / f"net.{to}", purpose=purpose)
+
+
+@pytest.mark.parametrize("knots", ["bf16", "int8"])
+def test_rounded_knots_are_compared_with_the_network_in_float32(knots, tmp_path):
+    net, some = network("lenet4", "D(4)-C-R3")
+    labels = torch.arange(len(some)) % 10
+    made = sn.export(net, some, tmp_path / "net.onnx", knots=knots, labels=labels)
+    with torch.no_grad():
+        expected, found = net(some), made(some)
+        rounded = sn.deploy(net, some, knots=knots)(some)
+    assert made.metadata["difference"] == pytest.approx((found - expected).abs().max().item())
+    assert made.metadata["difference"] > 10 * (found - rounded).abs().max()
+    assert made.metadata["agreeing"] == int((found.argmax(1) == expected.argmax(1)).sum())
+    right = {"network": expected.argmax(1) == labels, "file": found.argmax(1) == labels}
+    assert made.metadata["accuracy"] == pytest.approx({name: r.float().mean().item() for name, r in right.items()})

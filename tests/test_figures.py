@@ -137,7 +137,7 @@ def test_a_figure_is_the_same_file_every_time():
         (lambda s: sn.SplineLinear(2, 1, spec=s), (4, 2)),
     ],
 )
-@pytest.mark.parametrize("spec", ["D(5)-C-R3", "D(2)-C-R4", "D(12)-C-R3 degree=3 dims=2", "D(1)-C-R4"])
+@pytest.mark.parametrize("spec", ["D(5)-C-R3", "D(2)-C-R4", "D(12)-C-R3 degree=3 dims=2", "D(2)-C-R4 degree=0"])
 def test_filters_of_every_kind_of_layer(net, example, spec):
     layer = net(spec)
     figure = figures.filters_along(layer, "layer")

@@ -1,11 +1,15 @@
 """Where files are kept, and how they are read and written."""
 
 import io
+import os
+from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 from safetensors.torch import save
+from tests.helpers.runs import fork, outcome
 
 from splinenets.data.store import data_root
 from splinenets.files import (
@@ -16,6 +20,7 @@ from splinenets.files import (
     read_bytes,
     read_metadata,
     read_sealed,
+    replacing,
     write_sealed,
 )
 from splinenets.kernels import build
@@ -48,6 +53,46 @@ def test_compiled_code_is_kept_there(tmp_path, monkeypatch):
     assert [path.parent for path in made] == [cache_folder() / "native"]
 
 
+def test_damaged_code_is_compiled_anew(tmp_path, monkeypatch):
+    """Loading it would end the process, or compute something else."""
+    target, made = tmp_path / "kernels-0.so", []
+
+    def compiler(command, **_):
+        made.append(command)
+        Path(command[-1]).write_bytes(b"code")
+        return CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    assert build.compiled(target) is None
+    kept = build.compile_to(target, build.SOURCE, "c++", ())
+    assert build.compiled(target) == kept
+    for damage in (b"cod", b"code\0", b"cOde", b""):
+        kept.write_bytes(damage)
+        assert build.compiled(target) is None
+    assert build.compile_to(target, build.SOURCE, "c++", ()) == kept
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"code"]
+
+
+def test_a_process_that_was_forked_off_keeps_no_lock(tmp_path):
+    """A run that was killed can go on at once, whatever processes it has left behind."""
+    (hear, say), (wait, end) = os.pipe(), os.pipe()
+
+    def live():
+        os.write(say, b"x")
+        os.read(wait, 1)
+
+    with (tmp_path / "lock").open("wb") as mine:
+        assert lock(mine)
+        child = fork(live)
+        os.read(hear, 1)  # it lives
+    with (tmp_path / "lock").open("wb") as other:
+        assert lock(other)
+    os.write(end, b"x")
+    assert outcome(child) == 0
+    for pipe in (hear, say, wait, end):
+        os.close(pipe)
+
+
 def test_one_holds_a_lock_at_a_time(tmp_path):
     with (tmp_path / "lock").open("wb") as mine, (tmp_path / "lock").open("wb") as other:
         assert lock(mine)
@@ -58,6 +103,25 @@ def test_one_holds_a_lock_at_a_time(tmp_path):
     with (tmp_path / "lock").open("wb") as mine:
         assert lock(mine)
     assert notes == []
+
+
+def test_several_writers_of_one_file(tmp_path):
+    """Whoever looks sees what one of them wrote, and nobody fails."""
+    path = tmp_path / "file"
+    contents = [bytes([number]) * (1 + number) * 50_000 for number in range(3)]
+    path.write_bytes(contents[0])
+
+    def write(content):
+        for _ in range(20):
+            with replacing(path) as file:
+                file.write(content[: len(content) // 2])
+                file.write(content[len(content) // 2 :])
+            assert path.read_bytes() in contents
+
+    writers = [fork(partial(write, content)) for content in contents]
+    assert [outcome(writer) for writer in writers] == [0, 0, 0]
+    assert path.read_bytes() in contents
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_sealed_json(tmp_path):

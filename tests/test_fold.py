@@ -1,7 +1,11 @@
+import warnings
+
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.helpers import zoo
 from torch import nn
+from torch.nn.utils import parametrize
 
 import splinenets as sn
 
@@ -9,7 +13,7 @@ import splinenets as sn
 def trained(net, x, steps=3):
     """Batch norms that have seen something, and affine parts that do something."""
     for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d) and not parametrize.is_parametrized(module):
             module.momentum = 0.5
             nn.init.uniform_(module.weight, 0.5, 2)
             nn.init.normal_(module.bias)
@@ -92,6 +96,192 @@ def test_networks_from_elsewhere(name):
     folded = sn.fold_batchnorm(net, example=images)
     assert norms(folded) < norms(net) / 2
     torch.testing.assert_close(folded(images)[0], net(images)[0], rtol=1e-9, atol=1e-9)
+
+
+class BatchNormAct2d(nn.BatchNorm2d):
+    """Norm and activation in one module, as timm has it."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class Renamed(nn.BatchNorm2d):
+    """Another name for the same."""
+
+
+def with_own_forward(norm):
+    plain = norm.forward
+    norm.forward = lambda x: plain(x).relu()
+    return norm
+
+
+def with_hook(norm):
+    norm.register_forward_hook(lambda module, args, output: output.relu())
+    return norm
+
+
+def with_pre_hook(norm):
+    norm.register_forward_pre_hook(lambda module, args: (args[0].relu(),))
+    return norm
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def with_parametrisation(norm):
+    parametrize.register_parametrization(norm, "weight", Doubled())
+    return norm
+
+
+NORMS = {
+    "own class": (BatchNormAct2d, False),
+    "own forward": (lambda f: with_own_forward(nn.BatchNorm2d(f)), False),
+    "hook": (lambda f: with_hook(nn.BatchNorm2d(f)), False),
+    "pre-hook": (lambda f: with_pre_hook(nn.BatchNorm2d(f)), False),
+    "parametrised": (lambda f: with_parametrisation(nn.BatchNorm2d(f)), False),
+    "no statistics": (lambda f: nn.BatchNorm2d(f, track_running_stats=False), False),
+    "another name": (Renamed, True),
+    "torch's own": (nn.BatchNorm2d, True),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("spec", [None, "D(3)-C-R3"])
+def test_what_a_module_is_decides(name, spec):
+    """Twelve blocks of convolution and norm, as initialised: so little is left at the end that nothing would show."""
+    build, folds = NORMS[name]
+    x = torch.randn(4, 3, 8, 8)
+    blocks = [part for i in range(12) for part in (nn.Conv2d(8 if i else 3, 8, 3, padding=1), build(8))]
+    net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)).eval()
+    if spec is not None:
+        net = sn.convert(net, spec, example=x, spread=0.1)
+    folded = sn.fold_batchnorm(net, example=x[:1])
+    assert norms(folded) == (0 if folds else 12)
+    if name not in ("own class", "another name"):  # which torch.fx looks into
+        assert norms(sn.fold_batchnorm(net)) == (0 if folds else 12)
+    for images in (x, 100 * torch.randn(4, 3, 8, 8)):
+        torch.testing.assert_close(folded(images), net(images), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [with_hook, lambda conv: legacy_weight_norm(conv), with_parametrisation])
+def test_what_a_layer_is_decides(change):
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(nn.Sequential(change(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)), x)
+    for example in (None, x):
+        assert norms(sn.fold_batchnorm(net, example)) == 1
+
+
+def legacy_weight_norm(layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
+class Block(nn.Module):
+    """A convolution and its norm, whose output or weight somebody else may read, a little."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.conv, self.norm, self.after = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)
+        self.reads = reads
+
+    def forward(self, x):
+        y = self.conv(x)
+        z = self.after(self.norm(y))
+        return self.reads(self, y, z)
+
+
+READS = {
+    "output": lambda net, y, z: z + 1e-9 * y,
+    "in place": lambda net, y, z: z + 1e-9 * y.mul_(2),
+    "a view": lambda net, y, z: z + 1e-9 * y[:, :1],
+    "returned": lambda net, y, z: (z, y),
+    "a layer": lambda net, y, z: z + 1e-9 * net.after2(y),
+    "one number": lambda net, y, z: z + 1e-9 * y.mean().item(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_output_that_somebody_else_reads_is_left(name):
+    x = torch.randn(4, 3, 5, 5)
+    net = Block(READS[name])
+    net.after2 = sn.SplineConv2d(3, 3, 1)
+    net = trained(net, x)
+    folded = sn.fold_batchnorm(net, example=x)
+    assert norms(folded) == 1
+    torch.testing.assert_close(folded(x), net(x))
+
+
+def test_a_weight_that_somebody_else_reads_is_left():
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(Block(lambda net, y, z: z + F.conv2d(z, net.conv.weight)), x)
+    for example in (None, x):
+        folded = sn.fold_batchnorm(net, example)
+        assert norms(folded) == 1
+        torch.testing.assert_close(folded(x), net(x))
+
+
+def test_layers_that_share_a_weight_do_not_share_a_norm():
+    x = torch.randn(4, 3, 5, 5)
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 3, 1), nn.ReLU())
+    net[3].weight = net[0].weight
+    net = trained(net, x)
+    for example in (None, x):
+        folded = sn.fold_batchnorm(net, example)
+        assert norms(folded) == 0
+        torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+class Kept(nn.Module):
+    """Holds its norm a second time, where torch does not see it, and calls that."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.order = [self.conv, self.norm]
+
+    def forward(self, x):
+        for module in self.order:
+            x = module(x)
+        return x
+
+
+def test_a_norm_is_folded_wherever_it_is_kept():
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(Kept(), x)
+    for example in (None, x):
+        folded = sn.fold_batchnorm(net, example)
+        assert norms(folded) == 0
+        torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "left"), [((8, 6), 0), ((8, 5, 6), 1)])
+def test_features_of_a_linear_layer_may_be_rows(shape, left):
+    """With as many rows as features, the shapes of a batch norm of rows fit that of features."""
+    x = torch.randn(shape)
+    net = trained(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), x)
+    assert norms(sn.fold_batchnorm(net)) == 1
+    folded = sn.fold_batchnorm(net, x)
+    assert norms(folded) == left
+    torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_networks_that_insist_on_their_numbers():
+    class Insists(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            return self.norm(self.conv(x.float()))
+
+    x = torch.randn(4, 3, 5, 5)
+    net = trained(Insists(), x)
+    folded = sn.fold_batchnorm(net, example=x)
+    assert norms(folded) == 0
+    torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("spec", ["D(5)-C-R3", "H(4)-D-G2 dims=2", "H(3)-D-R4 independent"])

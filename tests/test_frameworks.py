@@ -176,8 +176,61 @@ def test_gradient_checkpointing():
             assert module.batches == other.batches
 
 
+def gradients_of_two_calls(model, net, second):
+    """Both calls come before the backward pass."""
+    net.zero_grad()
+    (model(images).square().sum() + model(second).sin().sum()).backward()
+    return {name: parameter.grad for name, parameter in net.named_parameters()}
+
+
+@pytest.mark.parametrize("spec", ["H(5)-C-R3 diffusion=0.75", "H(4)-D-R4", "D(3)-C-R3 diffusion=0.5", "D(5)-C-R3"])
+def test_gradient_checkpointing_of_two_calls(spec):
+    """What is repeated is the right one of several calls."""
+    net = small(spec)
+    wrapped = sn.connect(Checkpointed(copy.deepcopy(net), use_reentrant=False))
+    for second in (images.flip(0), images[:3] + 1):
+        expected = gradients_of_two_calls(net, net, second)
+        for name, gradient in gradients_of_two_calls(wrapped, wrapped.net, second).items():
+            torch.testing.assert_close(gradient, expected[name], msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_gradient_checkpointing_that_keeps_nothing_is_refused():
+    wrapped = sn.connect(Checkpointed(small(), use_reentrant=True))
+    logits = wrapped(images.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match="set use_reentrant=False"):
+        logits.sum().backward()
+
+
+def test_gradient_checkpointing_of_two_calls_that_look_alike_is_refused():
+    """The same images with two conditions: nobody could tell which of them is repeated."""
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(64, 5))
+    net = sn.condition(sn.connect(Checkpointed(sn.convert(plain, "D(3)-X-R4", spread=0.3), use_reentrant=False)))
+    one, other = (net(images, torch.full((4,), angle)).sum() for angle in (0.2, 0.7))
+    with pytest.raises(RuntimeError, match="give each call other inputs"):
+        (one + other).backward()
+
+
 def test_functional_call():
     net = small().eval()
     halved = {n: p / 2 for n, p in net.named_parameters()}
     torch.func.functional_call(net, halved, (images,))
     assert net[0].path.state.run is None
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:You are using the legacy")
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda net, x: torch.jit.trace(net, x),
+        lambda net, x: torch.jit.script(net),
+        lambda net, x: torch.fx.symbolic_trace(net),
+        lambda net, x: torch.onnx.export(net, (x,), io.BytesIO(), dynamo=False),
+    ],
+    ids=["trace", "script", "fx", "onnx by trace"],
+)
+def test_what_cannot_follow_positions_is_told_what_can(work):
+    net = sn.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), "D(3)-C-R3").eval()
+    for subject in (net, net[0]):
+        with pytest.raises(ValueError, match=r"use sn\.export\(net, example, path\), torch\.export") as error:
+            work(subject, torch.randn(1, 3, 8, 8))
+        assert "\n" not in str(error.value)

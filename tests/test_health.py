@@ -217,11 +217,11 @@ def test_report_prints_and_is_json():
         report["nothing"]
 
 
-def test_watch_warns_once_of_a_layer():
+def test_watch_warns_once():
     torch.manual_seed(0)
     watch = Watch()
-    positions = {"alive": torch.rand(100, 4), "dead": torch.full((100, 1), 0.5)}
-    with pytest.warns(PositionWarning, match="positions of 'dead' are constant: figure 4") as seen:
+    positions = {"alive": torch.rand(100, 4), "dead": torch.full((100, 1), 0.5), "gone": torch.full((100, 1), 0.1)}
+    with pytest.warns(PositionWarning, match="^In dead, gone all samples share one position") as seen:
         first = watch(positions)
     assert len(seen) == 1
     with warnings.catch_warnings():
@@ -232,6 +232,16 @@ def test_watch_warns_once_of_a_layer():
     for _ in range(9):
         watch(positions)
     assert len(watch.history) == 5
+
+
+def test_a_warning_names_some_layers_and_every_ailment():
+    torch.manual_seed(0)
+    flat, two = torch.full((100, 1), 0.5), torch.randint(2, (100, 1)).float()
+    report = health({f"flat{i}": flat for i in range(6)} | {"two": two, "alive": torch.rand(100, 4)})
+    first, second = report.warning().split(". ")
+    assert first.startswith("In flat0, flat1, flat2, flat3 and 2 more layers all samples share one position")
+    assert second.startswith("In two samples gather at two positions")
+    assert health({"alive": torch.rand(100, 4)}).warning() == ""
 
 
 def test_positions_may_carry_a_gradient():

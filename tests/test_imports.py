@@ -5,7 +5,7 @@ import sys
 
 OTHERS = (
     "numpy", "PIL", "safetensors", "rich", "typer", "accelerate", "onnx", "onnxruntime", "onnxscript", "matplotlib",
-    "tensorboard", "transformers", "scipy", "tomli",
+    "huggingface_hub", "tensorboard", "transformers", "scipy", "tomli",
 )  # fmt: skip
 ALONE = f"""
 import sys, warnings

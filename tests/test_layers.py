@@ -116,6 +116,7 @@ def test_a_sample_without_a_batch(name):
         ("conv1d", "H(3)-C-R3"),
     ],
 )
+@pytest.mark.usefixtures("plain_gradients")
 def test_gradcheck(name, spec, strategy):
     torch.manual_seed(0)
     layer, shape = make(name, spec)
@@ -253,3 +254,12 @@ def test_what_is_left_of_a_weight_can_be_averaged_and_broadcast(spec):
     averaged.update_parameters(sn.deploy(layer, x))
     averaged.update_parameters(sn.deploy(layer, x))
     torch.testing.assert_close(averaged(x), layer.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("spec", ["D(3)-C-R3", "H(3)-D-R4"])
+def test_layers_of_nothing_are_refused(spec):
+    with pytest.raises(ValueError, match="a spline needs a feature to decide by"):
+        sn.SplineLinear(0, 4, spec=spec)
+    with pytest.raises(ValueError, match="a spline needs a feature to decide by"):
+        sn.SplineConv2d(0, 4, 3, spec=spec, input_size=5)

@@ -42,7 +42,7 @@ def test_weights_have_their_places():
 def test_resume(tmp_path):
     """The stopped run ends as the one that was never stopped, up to the last digits of another machine's arithmetic."""
     run = shutil.copytree(RUNS / "stopped", tmp_path / "run")
-    recipe = Recipe.from_dict(Run(run).read()["recipe"])
+    recipe = Recipe.stored(Run(run).read()["recipe"], "the run")
     assert train(recipe, run, resume=True).step == 40
     before = (RUNS / "stopped/metrics.jsonl").read_bytes()
     assert (run / "metrics.jsonl").read_bytes().startswith(before)
@@ -56,7 +56,7 @@ def test_resume(tmp_path):
 def test_a_finished_run_stays_as_it_is(tmp_path):
     run = shutil.copytree(RUNS / "static", tmp_path / "run")
     before = {path.name: path.read_bytes() for path in run.rglob("*.*") if path.is_file()}
-    train(Recipe.from_dict(Run(run).read()["recipe"]), run, resume=True)
+    train(Recipe.stored(Run(run).read()["recipe"], "the run"), run, resume=True)
     assert {
         path.name: path.read_bytes() for path in run.rglob("*.*") if path.is_file() and path.name != ".lock"
     } == before

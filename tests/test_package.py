@@ -16,9 +16,10 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
-    "tables", "files", "basis", "spec", "kernels", "operators", "functional", "collectives", "path", "projection",
-    "layers", "tracing", "conditions", "calibration", "conversion", "deployment", "costs", "histograms", "regularizer", "health_check",
-    "models", "data", "shipped", "exporting", "training", "analysis", "reproduce", "commands", "cli",
+    "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
+    "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
+    "costs", "histograms", "regularizer", "objective", "health_check", "monitoring", "constructors", "models", "data",
+    "saving", "hub", "shipped", "exporting", "serving", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 

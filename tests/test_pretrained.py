@@ -1,13 +1,15 @@
 """Networks that ship with the package: they load offline, and do as well as their cards say."""
 
 import copy
+import random
+import shutil
 import sys
 
 import pytest
 import torch
 
 import splinenets as sn
-from splinenets.shipped import FOLDER, names, save
+from splinenets.shipped import FOLDER, file_name, names, save
 
 
 @pytest.mark.parametrize("name", names())
@@ -51,3 +53,34 @@ def test_static_networks_can_be_shipped_too(tmp_path, monkeypatch):
     images = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
     expected = twin.eval()((images / 255 - 0.1) / 0.3)
     torch.testing.assert_close(net(net.prepare(images)), expected)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_file_is_refused(seed, tmp_path, monkeypatch):
+    """A flip anywhere, half of them in the header, where other names, shapes and places could load in silence."""
+    shutil.copytree(FOLDER, tmp_path / "trained")
+    monkeypatch.setattr(sys.modules["splinenets.shipped"], "FOLDER", tmp_path / "trained")
+    path = tmp_path / "trained" / file_name("mnist/H(4)-D-R3")
+    content, chance = bytearray(path.read_bytes()), random.Random(seed)
+    length = 8 + int.from_bytes(content[:8], "little")
+    content[chance.randrange(length if seed % 2 else len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"is damaged, it does not have the SHA-256 .*: install the package anew"):
+        sn.pretrained("mnist/H(4)-D-R3")
+    assert sn.pretrained("fashion-mnist/D(5)-D-R3").classes
+    path.unlink()
+    with pytest.raises(ValueError, match="is missing: install the package anew"):
+        sn.pretrained("mnist/H(4)-D-R3")
+
+
+def test_damaged_digests_are_refused(tmp_path, monkeypatch):
+    shutil.copytree(FOLDER, tmp_path / "trained")
+    monkeypatch.setattr(sys.modules["splinenets.shipped"], "FOLDER", tmp_path / "trained")
+    path = tmp_path / "trained/digests.json"
+    path.write_text(path.read_text().replace("a", "b", 1))
+    with pytest.raises(ValueError, match=r"digests.json is damaged"):
+        sn.pretrained("mnist/H(4)-D-R3")
+
+
+def test_every_file_is_sealed():
+    assert {path.name for path in FOLDER.glob("*.safetensors")} == {file_name(name) for name in names()}

@@ -10,10 +10,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
+from tests.helpers.grammars import KEYS, junk, numbers, tokens, toml, words
 
 import splinenets
+from splinenets.training.draft import load_recipe, recipe_names
 from splinenets.training.loop import learning_rate
-from splinenets.training.recipe import Recipe, from_text, load_recipe, parse_override, recipe_names, recipe_types
+from splinenets.training.recipe import Recipe, from_text, parse_override, recipe_types
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])
@@ -39,6 +41,27 @@ def test_recipe_round_trip():
     assert Recipe.from_dict(json.loads(json.dumps(recipe.as_dict()))) == recipe
 
 
+def test_recipes_and_runs_of_earlier_versions_keep_the_rate_of_their_knots(tmp_path):
+    file = tmp_path / "old.toml"
+    file.write_text("knots_rate = 0.03\n[schedule.fast]\nknots_rate = 0.1\n[schedule.slow]\n")
+    assert (load_recipe(str(file)).knots, load_recipe(str(file)).knots_share) == ("at 0.1", 0.1)
+    assert load_recipe(str(file), "slow").knots == "at 0.03"
+    assert load_recipe("cifar10-resnet").knots_share is None
+    today = Recipe(name="r").as_dict()
+    before = {key: value for key, value in today.items() if key != "knots"}
+    assert Recipe.stored(today, "r").knots == "balanced"
+    assert Recipe.stored(before, "r").knots == "at 1"  # older than the key
+    assert Recipe.stored({**before, "knots_rate": 0.1}, "r").knots == "at 0.1"
+    assert Recipe(name="r").change_since(before, "r") == ("knots", "at 1", "balanced")
+
+
+def test_the_recipe_of_air():
+    recipe = load_recipe("cifar10-air", overrides=["widths=8,16,16"])
+    assert (recipe.network_name, recipe.spec.knots, recipe.augment) == ("air8-16-16", 5, "shift-flip")
+    with pytest.raises(ValueError, match=r"widths must be 3 numbers between 1 and 1,024"):
+        load_recipe("cifar10-air", overrides=["widths=8,16"])
+
+
 def test_model_overrules_spline_options():
     assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3 diffusion=0.5").spec.diffusion == 0.5
     assert load_recipe("cifar10-resnet", "paper", model="D(5)-C-R3").spec.diffusion == 0.875
@@ -56,13 +79,23 @@ def test_model_overrules_spline_options():
         (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
-        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet"),
+        (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
+        (["demo", "--set", "knots=fast"], "knots must be 'balanced' or 'at' a share of the rate, such as 'at 0.1'"),
+        (["demo", "--set", "optimizer=adam"], "unknown optimizer 'adam', choose from sgd, nesterov, adamw, muon"),
         (["demo", "--set", "data=imagenet"], "unknown data 'imagenet', choose from"),
         (["demo", "--set", "augment=mixup"], "augment: unknown augmentation 'mixup'"),
         (["demo", "--set", "network=resnet", "--set", "depth=33"], "depth of a ResNet must be 6n + 2"),
         (["demo", "--set", "name=x"], "name is the recipe's own"),
         (["demo", "--model", "H(5)"], "model: cannot read the spec 'H(5)'"),
         (["demo", "--model", "D(5)-D-G7"], "G7 asks for 7 splines, which do not divide"),
+        (["demo", "--model", "D(1000000000)-C-R3"], "knots must be a whole number from 2 to 1024"),
+        (["demo", "--model", "D(99999999999999999999)-C-R3"], "got 99999999999999999999"),
+        (["demo", "--model", "D(300)-C-R3 degree=299"], "degree must be a whole number from 0 to 20"),
+        (["demo", "--model", "D(5)-C-R3 dims=1000000000"], "dims must be a whole number from 1 to 16"),
+        (["demo", "--model", "D(5)-C-R3 slope=1e300"], "slope must be a number from"),
+        (["demo", "--model", "D(5)-C-R3 variance=1e38"], "variance must be a number from"),
+        (["demo", "--model", "D(1024)-C-R3 dims=16", "--set", "width=1024"], "GB of memory, and this machine has"),
+        (["demo", "--set", "bins=1000000000"], "bins must lie between 2 and 1,000, got 1000000000"),
         (["demo", "--set", "plain=conv9"], "the pattern 'conv9' fits no layer"),
         (["demo", "--schedule", "slow"], "has no schedule 'slow'"),
         (["demo", "--tracker", "tensorbord"], "unknown tracker 'tensorbord', did you mean 'tensorboard'?"),
@@ -75,6 +108,26 @@ def test_wrong_input_is_one_sentence(arguments, message, tmp_path):
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_is_nested_too_deeply(tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text("drops = " + "[" * 100_000)
+    code, out, err = call("train", path, "--out", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert err == f"splinenets: {path} is not a recipe: its values are nested too deeply\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_memory_that_runs_out_is_one_sentence(error, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("splinenets.training.train", full)
+    code, _, err = call("train", "demo", "--out", tmp_path / "run")
+    assert code == 2
+    assert err.startswith("splinenets: this machine has not enough memory for that")
+    assert err.count("\n") == 1
 
 
 def test_missing_data_says_how_to_get_it(tmp_path, monkeypatch):
@@ -112,10 +165,6 @@ def test_learning_rate(anneal):
 
 # Generated command lines and recipes
 
-KEYS = sorted(recipe_types())
-junk = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-numbers = st.one_of(st.integers(), st.floats()).map(str)
-words = st.sampled_from(["", "static", "D(5)-C-R3", "true", "1,2", "0.5,0.5", "-1", "1e999", "nan", "steps", "resnet"])
 many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -147,15 +196,6 @@ def test_generated_keys(key):
     fine(code, err, "unknown key", "--set", *KEYS)
 
 
-tokens = st.one_of(
-    st.sampled_from(
-        ["--model", "--seed", "--set", "--schedule", "--resum", "--tracker", "-x", "--", "static", "epochs=2"]
-    ),
-    junk,
-    numbers,
-)
-
-
 @many
 @given(arguments=st.lists(tokens, max_size=5))
 def test_generated_command_lines(arguments):
@@ -163,24 +203,10 @@ def test_generated_command_lines(arguments):
     fine(code, err, "splinenets: ", "Error", "Usage")
 
 
-values = st.recursive(
-    st.one_of(st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), junk),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-
-
 @many
-@given(
-    content=st.one_of(st.dictionaries(st.one_of(st.sampled_from([*KEYS, "schedule"]), junk), values, max_size=3), junk)
-)
-def test_generated_recipes(content, tmp_path_factory):
+@given(text=toml)
+def test_generated_recipes(text, tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "mine.toml"
-    text = (
-        content
-        if isinstance(content, str)
-        else "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in content.items())
-    )
     path.write_text(text, encoding="utf-8")
     code, _, err = call("train", path, "--show")
     fine(code, err, *KEYS, "unknown key", "schedule", "TOML")

@@ -456,7 +456,7 @@ GOOD = {"layer": torch.full((4, 2), 0.5)}
 LABELS = torch.zeros(4).long()
 BAD = [
     (lambda: sn.MutualInformation(0), "classes must be 1 or more .*, got 0"),
-    (lambda: sn.MutualInformation(3, bins=1), "bins must be 2 or more, got 1"),
+    (lambda: sn.MutualInformation(3, bins=1), "bins must be a whole number from 2 to 1000 .*, got 1"),
     (lambda: sn.MutualInformation(3, bin_slope=1), "bin_slope must be a number above 1, got 1"),
     (lambda: sn.MutualInformation(3, bin_slope=math.nan), "bin_slope must be a number above 1, got nan"),
     (lambda: sn.MutualInformation(3, utilization=-0.1), "utilization must be a weight of 0 or more, .*, got -0.1"),
@@ -468,7 +468,7 @@ BAD = [
     (lambda: sn.MutualInformation(3)(GOOD, torch.tensor([0, 1, -1, 2])), r"labels must lie in 0..2 .*, got -1"),
     (lambda: sn.MutualInformation(3)(GOOD, LABELS[:3]), "every sample needs one label, got 4 positions and 3 labels"),
     (lambda: sn.MutualInformation(3)(GOOD, LABELS.float()), "labels must be integers .*, got torch.float32"),
-    (lambda: sn.MutualInformation(3)(GOOD, LABELS.view(2, 2)), r"labels must be integers \(N,\), got .*\(2, 2\)"),
+    (lambda: sn.MutualInformation(3)(GOOD, LABELS.view(2, 2)), r"labels must be integers \(N,\) or .*, got .*\(2, 2\)"),
     (lambda: sn.MutualInformation(None)(GOOD, LABELS), "labels were given, but classes=None"),
     (lambda: sn.MutualInformation(None, views=3)(GOOD), "a batch of 3 views must be a multiple of that, got 4"),
     (lambda: sn.MutualInformation(3)({}, LABELS), "there are no positions: does the network have spline layers"),
@@ -496,3 +496,97 @@ def test_positions_outside_by_rounding_alone_are_fine():
     regularizer = sn.MutualInformation(3)
     labels = torch.arange(3)
     assert_close(regularizer({"a": position}, labels), regularizer({"a": inside}, labels))
+
+
+# Labels that are shares of classes, as mixup makes them
+
+
+def obvious_shared_entropies(positions, shares, count):
+    """The same with every sample counted for every class by its share."""
+    whole = obvious_entropy([sum(count(p, b) for p in positions) for b in range(count.bins)])
+    conditional = 0.0
+    for own in zip(*shares, strict=True):
+        histogram = [sum(s * count(p, b) for p, s in zip(positions, own, strict=True)) for b in range(count.bins)]
+        if sum(own):
+            conditional += sum(own) / len(positions) * obvious_entropy(histogram)
+    return whole, conditional
+
+
+def mixed(labels, classes, smoothing=0.0):
+    """Mixup of a batch with itself, and label smoothing."""
+    hard = F.one_hot(labels, classes).double()
+    return (1 - smoothing) * (0.7 * hard + 0.3 * hard.flip(0)) + smoothing / classes
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("estimator", ["bins", "kernel"])
+def test_shares_of_classes_in_the_most_obvious_way(estimator, smoothing):
+    position, labels = random_batch(samples=20, coordinates=2)
+    shares = mixed(labels, 5, smoothing)  # of the fifth class there is nothing but smoothing
+    regularizer = sn.MutualInformation(5, bins=5, estimator=estimator, exact_gradient=True)
+    found = regularizer.parts({"a": position}, shares)
+    if estimator == "bins":
+        count = counting(obvious_soft_bin, 5, 100)
+    else:  # the plain density, share by share, is what the histogram of one sample is
+        single = [
+            kernel_histogram(position[i : i + 1], labels[i : i + 1] * 0, 1, 5, regularizer.bandwidth, None)[0]
+            for i in range(20)
+        ]
+        rows = {(i, c): single[i][c] for i in range(20) for c in range(2)}
+
+        def count(place, bin):
+            return float(rows[place][bin])
+
+        count.bins = 5
+    expected = []
+    for c in range(2):
+        places = position[:, c].tolist() if estimator == "bins" else [(i, c) for i in range(20)]
+        expected.append(obvious_shared_entropies(places, shares.tolist(), count))
+    whole, conditional = (sum(e[k] for e in expected) / 2 for k in (0, 1))
+    assert_close(float(found.entropy), whole, rtol=1e-9, atol=1e-9)
+    assert_close(float(found.conditional_entropy), conditional, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["bins", "kernel"])
+def test_whole_shares_are_labels(estimator):
+    position, labels = random_batch()
+    regularizer = sn.MutualInformation(4, bins=7, estimator=estimator)
+    gradients = []
+    for given_labels in (labels, F.one_hot(labels, 4).double()):
+        leaf = position.clone().requires_grad_()
+        loss = regularizer({"a": leaf}, given_labels)
+        loss.backward()
+        gradients.append((loss.detach(), leaf.grad))
+    assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_with_shares_of_classes():
+    position, labels = random_batch(samples=8, coordinates=2)
+    shares = mixed(labels, 4, 0.1)
+    regularizer = sn.MutualInformation(4, bins=5, estimator="kernel", utilization=0.7, specialization=0.4)
+    assert torch.autograd.gradcheck(lambda p: regularizer({"a": p}, shares), position.requires_grad_())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler warns of torch
+def test_compiled_with_shares_of_classes():
+    torch._dynamo.reset()
+    position, labels = random_batch()
+    regularizer, shares = sn.MutualInformation(4, bins=7), mixed(labels, 4)
+    compiled = torch.compile(lambda p, s: regularizer({"a": p}, s), fullgraph=True, backend="eager")
+    assert_close(compiled(position, shares), regularizer({"a": position}, shares))
+
+
+@pytest.mark.parametrize(
+    ("shares", "complaint"),
+    [
+        (torch.full((40, 3), 1 / 3), r"must have shape \(40, 4\) here, got \(40, 3\)"),
+        (torch.full((39, 4), 1 / 4), r"must have shape \(40, 4\) here"),
+        (torch.full((40, 4), 0.5), "sum to 1"),
+        (torch.tensor([[1.5, -0.5, 0, 0]]).expand(40, 4), "0 or more"),
+        (torch.full((40, 4), float("nan")), "sum to 1"),
+    ],
+)
+def test_shares_that_are_none(shares, complaint):
+    position, _ = random_batch()
+    with pytest.raises(ValueError, match=complaint):
+        sn.MutualInformation(4)({"a": position}, shares)

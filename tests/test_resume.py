@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from tests.helpers.runs import count_calls, die_after, files, fork, outcome, recipe, train
 
 from splinenets.files import read_sealed, write_sealed
-from splinenets.training import Stopped, Watcher, checkpoint
+from splinenets.training import Run, Stopped, Watcher, checkpoint, load_run
 from splinenets.training.loop import DivergedError
 
 
@@ -136,6 +137,79 @@ def test_a_run_that_is_older_than_a_field_goes_on(tmp_path):
         train(recipe(epochs=1, calibrate=50), tmp_path / "run", resume=True)
 
 
+class Notes(Watcher):
+    """What a run says."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.json"])
+def test_a_run_that_has_lost_its_checkpoints_does_not_begin_anew_in_silence(tmp_path, pattern):
+    train(recipe(epochs=2), tmp_path / "run")
+    for path in (tmp_path / "run/checkpoints").glob(pattern):
+        path.unlink()
+    before = files(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"has metrics and no checkpoint .* put them back to go on, or begin anew"):
+        train(recipe(epochs=2), tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_says_so(tmp_path):
+    train(recipe(epochs=1), tmp_path / "run")
+    before = files(tmp_path / "run")
+    for path in (tmp_path / "run/checkpoints").iterdir():
+        path.unlink()
+    heard = Notes()
+    train(recipe(epochs=1), tmp_path / "run", resume=True, watcher=heard)
+    assert [note for note in heard.notes if "begins anew at step 0" in note]
+    assert files(tmp_path / "run") == before
+    new = Notes()
+    train(recipe(epochs=1), tmp_path / "other", resume=True, watcher=new)
+    assert not [note for note in new.notes if "anew" in note]
+
+
+def test_metrics_that_changed_are_noticed(tmp_path):
+    train(recipe(epochs=1), tmp_path / "run")
+    path = tmp_path / "run/metrics.jsonl"
+    assert Run(tmp_path / "run").metrics_are_whole()
+    path.write_text(path.read_text().replace("1", "7", 1))
+    assert not Run(tmp_path / "run").metrics_are_whole()
+    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: .* SHA-256 of the checkpoint"):
+        train(recipe(epochs=1), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda c: c.pop("recipe"), "its content has no 'recipe'"),
+        (lambda c: c.pop("precision"), "its content has no 'precision'"),
+        (lambda c: c.update(recipe=[]), r"its recipe is \[\]"),
+        (lambda c: c.update(precision=32), "its precision is 32"),
+        (lambda c: c.update(precision="wide" * 9), "its precision is 'widewide"),
+        (lambda c: c["recipe"].pop("name"), "name is missing"),
+        (lambda c: c["recipe"].update(epochs="many"), "epochs wants a whole number"),
+        (lambda c: c.update(format="new"), "has format new"),
+    ],
+)
+def test_descriptions_that_were_sealed_anew(tmp_path, change, complaint):
+    """An edit of run.json with its digest made anew: one sentence, wherever it is read."""
+    (tmp_path / "run").mkdir()
+    run = Run(tmp_path / "run")
+    run.open(recipe(), "float32", resume=False)
+    run.close()
+    content = read_sealed(run.description)
+    change(content)
+    write_sealed(run.description, content)
+    for read in (lambda: train(recipe(), tmp_path / "run", resume=True), lambda: load_run(tmp_path / "run")):
+        with pytest.raises(ValueError, match=complaint) as error:
+            read()
+        assert "\n" not in str(error.value)
+
+
 def test_a_run_that_is_killed_remembers_how_long_it_took(tmp_path, monkeypatch):
     clock = itertools.count()  # a second between any two looks at it
     monkeypatch.setattr("splinenets.training.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
@@ -172,6 +246,7 @@ def test_loss_that_is_not_finite_names_layer_and_checkpoint(tmp_path):
     with pytest.raises(DivergedError, match=words) as e:
         train(wild, tmp_path / "run")
     assert "the last good checkpoint is" in str(e.value)
+    assert re.search(r"try clip=1, .* a smaller learning_rate$", str(e.value))
     assert e.value.exit_code == 3
     last = checkpoint.read_last(tmp_path / "run/checkpoints", print)
     assert all(tensor.isfinite().all() for name, tensor in last.tensors.items() if name.startswith("model."))

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 import splinenets as sn
 from splinenets.spec import EXAMPLE
 
-numbers = st.floats(1e-6, 1e6)
+numbers = st.floats(1e-6, 100)
 specs = st.builds(
     lambda knots, degree, **rest: sn.SplineSpec(knots=knots, degree=None if degree is None else degree % knots, **rest),
     kind=st.sampled_from(["dynamic", "hierarchical"]),
-    knots=st.integers(1, 40),
+    knots=st.integers(2, 40),
     projection=st.sampled_from(["conv", "dot"]),
     rank=st.one_of(st.sampled_from(["R3", "R4"]), st.integers(1, 512).map("G{}".format)),
-    degree=st.one_of(st.none(), st.integers(0, 39)),
+    degree=st.one_of(st.none(), st.integers(0, 20)),
     diffusion=st.one_of(st.floats(0, 1), st.floats(1, 50).map(sn.Tree), st.integers(1, 9).map("tree({})".format)),
     sigmoid_slope=st.one_of(st.none(), numbers),
     variance=st.one_of(st.none(), st.just(0.0), numbers),
@@ -48,7 +48,7 @@ def test_what_the_notation_means():
 
 
 def test_defaults_resolve():
-    assert [sn.SplineSpec(knots=k).spline_degree for k in (1, 2, 3, 9)] == [0, 1, 2, 2]
+    assert [sn.SplineSpec(knots=k).spline_degree for k in (2, 3, 9)] == [1, 2, 2]
     assert sn.SplineSpec().slope == 1.7
     assert sn.SplineSpec(standardize=False).slope == 0.4
     assert sn.SplineSpec(sigmoid_slope=3.0).slope == 3.0
@@ -76,7 +76,16 @@ def test_diffusion_levels():
         ("D(5)-C-R5", "'R5'"),
         ("D(5)-C-G0", "'G0'"),
         ("D(2)-C-R3 degree=2", "knots=2, degree=2"),
-        ("D(0)-C-R3", "knots=0"),
+        ("D(0)-C-R3", "got 0"),
+        ("D(1)-C-R3", "one knot is a point and no curve"),
+        ("H(1)-D-R4", "one knot is a point and no curve"),
+        ("D(1000000000)-C-R3", "from 2 to 1024 (one knot"),
+        ("D(99999999999999999999)-C-R3", "every knot takes as much memory"),
+        ("D(300)-C-R3 degree=299", "degree must be a whole number from 0 to 20"),
+        ("D(5)-C-R3 dims=1000000000", "dims must be a whole number from 1 to 16"),
+        ("D(5)-C-R3 slope=1e300", "slope must be a number from"),
+        ("D(5)-C-R3 slope=inf", "got inf"),
+        ("D(5)-C-R3 variance=1e38", "variance must be a number from 0.0 to 100.0"),
         ("D(5)-C-R3 degree=two", "whole number, got 'two'"),
         ("D(5)-C-R3 slope=steep", "number, got 'steep'"),
         ("D(5)-C-R3 slope=-1", "-1"),
@@ -116,3 +125,25 @@ def test_wrong_fields():
         sn.SplineSpec(projection="mlp")
     with pytest.raises(ValueError, match="got int"):
         sn.SplineSpec.parse(5)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"knots": "5"},
+        {"knots": 5.0},
+        {"knots": True},
+        {"degree": 1.5},
+        {"dims": None},
+        {"sigmoid_slope": "steep"},
+        {"variance": [1]},
+        {"diffusion": None},
+        {"diffusion": [0.5]},
+        {"rank": 3},
+    ],
+)
+def test_fields_of_another_type(fields):
+    ((name, value),) = fields.items()
+    with pytest.raises(ValueError, match=name.replace("_", " ")) as error:
+        sn.SplineSpec(**fields)
+    assert str(value) in str(error.value)

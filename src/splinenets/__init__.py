@@ -10,13 +10,17 @@ from .calibration import calibrate
 from .conditions import Condition, Conditioned, condition
 from .conversion import Conversion, convert
 from .costs import Cost, cost
-from .deployment import collapse, deploy, fold_batchnorm
+from .deployment import collapse, deploy
 from .exporting import export, load_export
+from .folding import fold_batchnorm
 from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
 from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
+from .monitoring import HealthMetric
+from .objective import Regularized
 from .operators import strategy
 from .regularizer import MutualInformation
+from .saving import load, save
 from .shipped import pretrained
 from .spec import SplineSpec, Tree
 from .tracing import Positions, connect, steer, trace
@@ -28,8 +32,10 @@ __all__ = [
     "Conditioned",
     "Conversion",
     "Cost",
+    "HealthMetric",
     "MutualInformation",
     "Positions",
+    "Regularized",
     "SplineConv1d",
     "SplineConv2d",
     "SplineConv3d",
@@ -50,9 +56,11 @@ __all__ = [
     "export",
     "fold_batchnorm",
     "health",
+    "load",
     "load_export",
     "models",
     "pretrained",
+    "save",
     "spline_conv1d",
     "spline_conv2d",
     "spline_conv3d",
@@ -65,7 +73,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for a module
 
     def __getattr__(name: str) -> ModuleType:
-        """``splinenets.training`` needs Accelerate, so it is imported when it is first asked for."""
-        if name == "training":
-            return import_module(".training", __name__)
+        """``training`` needs Accelerate and ``hub`` huggingface_hub: each is imported when it is first asked for."""
+        if name in ("hub", "training"):
+            return import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,15 +7,7 @@ from math import comb, factorial
 import torch
 from torch import Tensor
 
-
-def check_knots(knots: int, degree: int, *, closed: bool = False) -> None:
-    """Raise unless a spline with this many knots can have this degree."""
-    if closed and degree == 0:
-        raise ValueError("a closed spline needs degree 1 or more, got degree=0, which only has steps")
-    if degree < 0 <= knots - 1:
-        raise ValueError(f"degree must be 0 or more, got {degree}")
-    if knots <= max(degree, 0):
-        raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
+from .spec import check_knots
 
 
 def basis_matrix(degree: int) -> tuple[tuple[float, ...], ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
 from . import __version__
-from .commands import data, demo, export, profile, report, reproduce, train
+from .commands import data, demo, export, profile, report, reproduce, serve, train
+from .operators import out_of_memory
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -24,6 +26,7 @@ app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
 app.command(epilog=report.EXPLORE_EXAMPLES)(report.explore)
 app.command(epilog=profile.EXAMPLES)(profile.profile)
 app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
 bench = typer.Typer(no_args_is_help=True)
@@ -56,7 +59,15 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments)
     except (ValueError, OSError) as error:
-        # with several ranks, one a machine speaks
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            typer.echo(f"splinenets: {error}", err=True)
-        sys.exit(getattr(error, "exit_code", 2))
+        fail(str(error), getattr(error, "exit_code", 2))
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        fail("this machine has not enough memory for that: try a smaller batch, network or number of knots", 2)
+
+
+def fail(reason: str, exit_code: int) -> NoReturn:
+    """End with one sentence; with several ranks, one a machine speaks."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        typer.echo(f"splinenets: {reason}", err=True)
+    sys.exit(exit_code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,70 +33,114 @@ class Condition:
     layers: str = "*"
 
 
-class Conditioned(nn.Module):
-    """A network called as ``net(images, condition)``; see ``condition``."""
+class Conditions(dict[str, Condition]):
+    """What a network is told, by name; ``sizes`` says how many numbers each of them is.
 
-    def __init__(self, net: nn.Module, conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> None:
-        super().__init__()
-        self.net, self.conditions, self.sizes = net, dict(conditions), dict(sizes)
+    Whoever calls a network or its export is answered from here: one list of checks for both.
+    """
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The inputs of the network, then the condition: values (N,) or (N, dims), a number for all samples, or a dict.
-
-        Conditions may also be given by their names: ``net(images, angle=angles)``.
-        """
-        inputs, given = self.sort(inputs, named)
-        samples = next((x.shape[0] for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.dim()), 1)
-        positions = {name: self.place(name, value, samples) for name, value in given.items()}
-        with told(self.path(), positions):
-            return self.net(*inputs, **named)
+    def __init__(self, conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> None:
+        super().__init__(conditions)
+        self.sizes = dict(sizes)
+        for name, size in self.sizes.items():
+            _check_size(name, self[name], size)
 
     def sort(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Given]]:
-        """Tell inputs from conditions, which leave ``named``."""
-        given = {name: named.pop(name) for name in self.conditions if name in named}
-        if not given and len(inputs) + len(named) > 1:
+        """Tell inputs from conditions, which leave ``named``; all of them must be there, in the order of the names."""
+        given = {name: named.pop(name) for name in self if name in named}
+        if self and not given and len(inputs) > 1:
             *rest, last = inputs
-            inputs, given = (
-                tuple(rest),
-                dict(last) if isinstance(last, Mapping) else {next(iter(self.conditions)): last},
-            )
-        if wrong := [name for name in given if name not in self.conditions]:
-            raise ValueError(f"unknown condition {wrong[0]!r}, choose from {', '.join(self.conditions)}")
-        if missing := [name for name in self.conditions if name not in given]:
+            inputs, given = tuple(rest), dict(last) if isinstance(last, Mapping) else {next(iter(self)): last}
+        if wrong := [name for name in given if name not in self]:
+            raise ValueError(f"unknown condition {wrong[0]!r}, choose from {', '.join(self)}")
+        if missing := [name for name in self if name not in given]:
             raise ValueError(f"the condition {missing[0]!r} is missing: call the network as {self.usage()}")
-        return inputs, given
+        return inputs, {name: given[name] for name in self}
 
     def usage(self) -> str:
-        """How to call this network."""
-        names = list(self.conditions)
+        """How to call the network."""
+        names = list(self)
         return f"net(images, {names[0]})" if len(names) == 1 else f"net(images, {', '.join(f'{n}=...' for n in names)})"
 
-    def place(self, name: str, value: Given, samples: int) -> Tensor:
-        """Values of a condition as positions: (N,), (N, dims) or one for all -> (N, dims) in [0, 1]."""
-        like, size = next(self.levels()).like(), self.sizes[name]
-        numbers = torch.promote_types(like.dtype, torch.float32)
+    def read(self, name: str, value: Given, samples: int, like: Tensor) -> Tensor:
+        """Values of a condition, all inside its range: (N,), (N, dims) or one for all -> (N, dims)."""
+        size, numbers = self.sizes[name], torch.promote_types(like.dtype, torch.float32)
         try:
-            values = torch.as_tensor(value).to(like.device, numbers)
+            values = torch.as_tensor(value)
+            if (values.dtype, values.device) != (numbers, like.device):
+                values = values.to(like.device, numbers)
         except (TypeError, ValueError, RuntimeError):
             raise ValueError(f"the condition {name!r} is a tensor or a number, got {type(value).__name__}") from None
         if values.shape not in ((), (samples, size), *([(samples,)] if size == 1 else [])):
             wanted = f"({samples},)" if size == 1 else f"({samples}, {size})"
             raise ValueError(f"the condition {name!r} has shape {wanted} for this batch, got {tuple(values.shape)}")
         values = values.expand(samples, size) if values.dim() == 0 else values.reshape(samples, size)
-        low, high = (values.new_tensor(bound) for bound in (self.conditions[name].low, self.conditions[name].high))
         if not torch.compiler.is_compiling():
-            self.check(name, values, low, high)
-        return (values - low) / (high - low)
+            self.check(name, values)
+        return values
 
-    def check(self, name: str, values: Tensor, low: Tensor, high: Tensor) -> None:
+    def check(self, name: str, values: Tensor) -> None:
         """Raise for values outside the range; what is not a number may be anywhere, and spoils its own sample alone."""
+        low, high = self.ends(name, values)
         inside = (values >= torch.minimum(low, high)) & (values <= torch.maximum(low, high)) | values.isnan()
         if not bool(inside.all()):
-            bounds = self.conditions[name]
+            bounds = self[name]
             raise ValueError(
                 f"the condition {name!r} lies between {_shown(bounds.low)} and {_shown(bounds.high)}, "
                 f"got {values[~inside][0].item():g}"
             )
+
+    def place(self, name: str, values: Tensor) -> Tensor:
+        """Values of a condition as positions: (N, dims) -> (N, dims) in [0, 1]."""
+        low, high = self.ends(name, values)
+        return (values - low) / (high - low)
+
+    def at(self, name: str, positions: Tensor) -> Tensor:
+        """The inverse of ``place``: (N, dims) in [0, 1] -> (N, dims)."""
+        low, high = self.ends(name, positions)
+        return torch.lerp(low.expand_as(positions), high.expand_as(positions), positions)
+
+    def ends(self, name: str, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The values at positions 0 and 1, as tensors like the values: () or (dims,) each."""
+        return values.new_tensor(self[name].low), values.new_tensor(self[name].high)
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """As JSON, for files."""
+        return {name: {"low": c.low, "high": c.high, "size": self.sizes[name]} for name, c in self.items()}
+
+    @classmethod
+    def from_description(cls, described: Mapping[str, Mapping[str, Any]]) -> Conditions:
+        """The inverse of ``described``."""
+        conditions = {name: Condition(_bound(d["low"]), _bound(d["high"])) for name, d in described.items()}
+        for each in conditions.items():
+            _check_bounds(*each)
+        return cls(conditions, {name: int(d["size"]) for name, d in described.items()})
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} from {_shown(c.low)} to {_shown(c.high)}" for name, c in self.items())
+
+
+class Conditioned(nn.Module):
+    """A network called as ``net(images, condition)``; see ``condition``."""
+
+    def __init__(self, net: nn.Module, conditions: Conditions) -> None:
+        super().__init__()
+        self.net, self.conditions = net, conditions
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The inputs of the network, then the condition: values (N,) or (N, dims), a number for all samples, or a dict.
+
+        Conditions may also be given by their names: ``net(images, angle=angles)``.
+        """
+        inputs, given = self.conditions.sort(inputs, named)
+        samples, like = samples_of((*inputs, *named.values())), next(self.levels()).like()
+        values = {name: self.conditions.read(name, value, samples, like) for name, value in given.items()}
+        with told(self.path(), {name: self.place(name, each) for name, each in values.items()}):
+            return self.net(*inputs, **named)
+
+    def place(self, name: str, values: Tensor) -> Tensor:
+        """Values of a condition as positions: (N, dims) -> (N, dims) in [0, 1]."""
+        return self.conditions.place(name, values)
 
     def levels(self) -> Iterator[SplineLayer]:
         """The layers that listen."""
@@ -108,8 +152,12 @@ class Conditioned(nn.Module):
 
     def extra_repr(self) -> str:
         """Shown in the repr of a network."""
-        bounds = (f"{name} from {_shown(c.low)} to {_shown(c.high)}" for name, c in self.conditions.items())
-        return "told: " + ", ".join(bounds)
+        return f"told: {self.conditions}"
+
+
+def samples_of(inputs: Iterable[Any]) -> int:
+    """N, how many samples there are in a network's inputs."""
+    return next((x.shape[0] for x in inputs if isinstance(x, Tensor) and x.dim()), 1)
 
 
 def condition(
@@ -138,12 +186,11 @@ def condition(
         _listen(layer_name, layer, wanted, sizes)
     if unheard := [name for name in wanted if name not in sizes]:
         raise ValueError(f"no X layer listens to {unheard[0]!r}: its pattern fits none of {', '.join(layers)}")
-    for each_name, size in sizes.items():
-        _check_size(each_name, wanted[each_name], size)
+    conditioned = Conditioned(net, Conditions(wanted, sizes))
     levels = list(levels_of(net).values())
     if len({id(level.path) for level in levels}) > 1:
         join(net, levels)
-    return Conditioned(net, wanted, sizes)
+    return conditioned
 
 
 def _listen(layer_name: str, layer: SplineLayer, conditions: Mapping[str, Condition], sizes: dict[str, int]) -> None:
@@ -177,6 +224,11 @@ def _check_bounds(name: str, bounds: Condition) -> None:
 def _check_size(name: str, bounds: Condition, size: int) -> None:
     if isinstance(bounds.low, tuple) and len(bounds.low) != size:
         raise ValueError(f"the condition {name!r} is {size} numbers to its layers, got a range for {len(bounds.low)}")
+
+
+def _bound(numbers: Any) -> Bound:
+    """A bound out of JSON."""
+    return tuple(map(float, numbers)) if isinstance(numbers, list | tuple) else float(numbers)
 
 
 def _shown(bound: Bound) -> str:

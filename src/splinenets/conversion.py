@@ -13,18 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
+from .layers import SplineLayer, check_memory
 from .path import Level
 from .spec import SplineSpec
+from .structure import SPLINES, mark, spline_class
 from .tables import text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
-SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
-    nn.Linear: SplineLinear,
-    nn.Conv1d: SplineConv1d,
-    nn.Conv2d: SplineConv2d,
-    nn.Conv3d: SplineConv3d,
-}
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -72,6 +67,7 @@ class Reach:
     sizes: dict[nn.Module, set[tuple[int, ...]]] = field(default_factory=dict)
 
 
+@torch.inference_mode(False)  # what is made inside could never be trained
 def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
     """A copy of ``model`` in which every convolution and linear layer is a spline layer.
 
@@ -81,8 +77,9 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     spec     for all layers, or a mapping from name patterns to specs, in which the first pattern that fits a layer's
              name decides; a layer that no pattern fits, or whose spec is None, stays as it is
     example  an input (a tensor, a tuple of arguments or a dict of keyword arguments); only dot projections need it,
-             but it also tells the order of layers where that differs from their definition. It is the model's own
-             input, without the condition that layers with X in their spec will want (``sn.condition``)
+             but it also tells the order of layers where that differs from their definition, and which layers are
+             called at all: others, such as those whose weight somebody else reads, stay as they are. It is the
+             model's own input, without the condition that layers with X in their spec will want (``sn.condition``)
     skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
 
     ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.
@@ -93,6 +90,7 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     names = _names(net)
     specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))
     reach = _follow(net, [m for m in names if specs[m][0]], example)
+    _check_memory(specs)
     rows: list[Row] = []
     tied: dict[tuple[int, int], nn.Parameter] = {}
     for module, layer_names in names.items():
@@ -114,9 +112,22 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         with steer(net, {n: level.like().new_full(level.position_shape, 0.5) for n, level in outside.items()}):
             calibrate(net, [example])
     net.conversion = conversion  # type: ignore[assignment]
+    mark(net)
     return net
 
 
+def _check_memory(specs: Mapping[nn.Module, tuple[SplineSpec | None, str]]) -> None:
+    """Raise if there is no room for all knots, before the first are made."""
+    size, kinds = 0, set[str]()
+    for module, (spec, _) in specs.items():
+        weight = module._parameters.get("weight")
+        if spec is not None and weight is not None and weight.is_cpu:
+            size += spec.dims * spec.knots * weight.nbytes
+            kinds.add(str(spec))
+    check_memory(size, f"the knots of {' and '.join(sorted(kinds))}")
+
+
+@torch.inference_mode(False)
 def copy_network(net: Net) -> Net:
     """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
     net, memo = uncompiled(net), dict[int, Any]()
@@ -176,6 +187,14 @@ def _assign(
     return result
 
 
+def computes_as(module: nn.Module, kinds: Iterable[type[nn.Module]]) -> bool:
+    """Whether a module computes what the first of these classes that it belongs to computes, and not in its own way."""
+    kind = next((k for k in kinds if isinstance(module, k)), None)
+    ways = ("__call__", "forward", "_conv_forward")
+    own = any(hasattr(kind, way) and getattr(type(module), way) is not getattr(kind, way) for way in ways)
+    return kind is not None and not own and "forward" not in module.__dict__
+
+
 def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
     """Why a layer cannot be a spline layer, or nothing."""
     if isinstance(module, SplineLayer):
@@ -194,10 +213,7 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
         return "its weight is computed from other parameters"
     if type(weight.data) is not Tensor or not weight.is_floating_point():
         return f"its weight is {type(weight.data).__name__} of {weight.dtype}, not plain floats"
-    own = [
-        m for m in ("forward", "_conv_forward") if getattr(type(module), m, None) is not getattr(torch_type, m, None)
-    ]
-    if own or "forward" in module.__dict__:
+    if not computes_as(module, (torch_type,)):
         return f"{type(module).__name__} has a forward of its own"
     parent = net.get_submodule(name.rpartition(".")[0])
     if isinstance(parent, READERS):
@@ -206,6 +222,9 @@ def _obstacle(net: nn.Module, module: nn.Module, name: str) -> str:
 
 
 def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
+    sizes = reach.sizes.get(module, set())
+    if reach.known and not sizes:
+        return "the example never calls it: nobody asks it, or others read its weight"
     if spec.projection != "dot":
         return ""
     if not reach.known:
@@ -213,20 +232,9 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
         raise ValueError(
             f"{spec} has dot projections, which need an example to know the input size of {kind}: pass example=images"
         )
-    sizes = reach.sizes.get(module, set())
-    if not sizes:
-        return "the example does not reach it, so the size of its dot projection is unknown"
     if len(sizes) > 1:
         return f"called with inputs of several sizes, {_some(sorted(map(str, sizes)))}: a dot projection fits one"
     return ""
-
-
-def _spline_class(module: nn.Module) -> type[SplineLayer]:
-    torch_type = next(t for t in SPLINES if isinstance(module, t))
-    if type(module) is torch_type:
-        return SPLINES[torch_type]
-    # a subclass that computes what its parent computes keeps its other methods
-    return type(f"Spline{type(module).__name__}", (SPLINES[torch_type], type(module)), {"torch_layer": type(module)})
 
 
 def _make_spline(
@@ -240,7 +248,7 @@ def _make_spline(
     """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
     weight = module.get_parameter("weight")
     size = next(iter(reach.sizes.get(module, ())), None) if spec.projection == "dot" else None
-    module.__class__ = _spline_class(module)
+    module.__class__ = spline_class(module)
     assert isinstance(module, SplineLayer)
     try:
         module.become_spline(spec, size)

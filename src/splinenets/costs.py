@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from .deployment import stored
 from .layers import SplineLayer
 from .operators import strategy
 from .projection import Projection
+from .storage import stored
 from .tables import text_table
 from .tracing import run_example, uncompiled
 

@@ -9,10 +9,11 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args, get_origin, get_type_hints, is_typeddict
+from weakref import WeakSet
 
 if sys.platform != "win32":
     import fcntl
@@ -93,16 +94,40 @@ def naming(path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the name ``path`` once it is whole and on disk; on any error ``path`` stays as it was.
 
-    One writer at a time: see ``exclusive``.
+    Whoever else writes the same file at the same time is waited for.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with naming(path):
-            with temporary.open("wb") as file:
-                yield file
+    with naming(path), _open_alone(temporary) as file:
+        try:
+            file.truncate()  # what a process left that was killed
+            yield file
+            file.flush()
             rename_durably(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _open_alone(path: Path) -> BinaryIO:
+    """A file, locked, once nobody else has it; whoever had it may have renamed or removed it."""
+    while True:
+        path.touch()
+        try:
+            file = path.open("r+b")
+        except FileNotFoundError:
+            continue
+        wait_for_lock(file)
+        if _names(path, file):
+            return file
+        file.close()
+
+
+def _names(path: Path, file: BinaryIO) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def lock(file: BinaryIO) -> bool:
@@ -112,7 +137,27 @@ def lock(file: BinaryIO) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        LOCKED.add(file)
     return True
+
+
+LOCKED: WeakSet[BinaryIO] = WeakSet()
+
+
+def _let_go() -> None:
+    """A process that was forked off has no lock: it would keep the lock of one that was killed."""
+    for file in LOCKED:
+        file.close()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def wait_for_lock(file: BinaryIO) -> None:
+    """Take the lock on an open file when whoever has it is done."""
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @contextmanager
@@ -121,7 +166,7 @@ def exclusive(path: Path, note: Callable[[str], None]) -> Iterator[None]:
     with path.open("wb") as file:
         if not lock(file):
             note(f"waiting for another process that works in {path.parent}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            wait_for_lock(file)
         yield
 
 
@@ -135,14 +180,24 @@ class DamagedError(ValueError):
 def write_sealed(path: Path, content: Mapping[str, object]) -> None:
     """Write JSON and its digest; ``path`` is replaced whole, or stays as it was."""
     with replacing(path) as file:
-        file.write(json.dumps({"content": content, "sha256": _digest(content)}, indent=1).encode())
+        file.write(seal(content).encode())
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """The content, or ``DamagedError`` with the reason."""
+    return unseal(path.read_bytes(), path)
+
+
+def seal(content: Mapping[str, object]) -> str:
+    """JSON with its digest beside it."""
+    return json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
+
+
+def unseal(sealed: str | bytes, path: Path) -> dict[str, Any]:
+    """What was sealed, or ``DamagedError`` with the reason."""
     try:
-        sealed = json.loads(path.read_bytes())
-        content, expected = sealed["content"], sealed["sha256"]
+        parsed = json.loads(sealed)
+        content, expected = parsed["content"], parsed["sha256"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {type(error).__name__}, {error}") from None
     if not isinstance(content, dict) or _digest(content) != expected:
@@ -152,3 +207,30 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_fields(content: Mapping[str, object], kind: type, path: Path) -> None:
+    """Raise ``DamagedError`` unless a file's content has the fields of this TypedDict, of their types."""
+    if wrong := misfit(content, kind, "content"):
+        raise DamagedError(f"{path} is damaged: its {wrong}")
+
+
+def misfit(value: object, kind: Any, name: str) -> str:
+    """What is wrong with a value out of JSON that should be of this type, in words; empty if nothing is."""
+    parts: Iterable[tuple[object, Any, str]] = ()
+    if is_typeddict(kind):
+        fits = isinstance(value, dict) and kind.__required_keys__ <= value.keys()
+        if isinstance(value, dict) and not fits:
+            return f"{name} has no {min(kind.__required_keys__ - value.keys())!r}"
+        parts = ((value[key], hint, key) for key, hint in get_type_hints(kind).items() if key in value) if fits else ()  # type: ignore[index,operator]
+    elif get_origin(kind) is list:
+        fits = isinstance(value, list)
+        parts = ((part, get_args(kind)[0], name) for part in value) if fits else ()  # type: ignore[attr-defined]
+    elif get_origin(kind) is not None and get_origin(kind) is not dict:  # one of several
+        fits = any(not misfit(value, each, name) for each in get_args(kind))
+    else:
+        kinds = {float: (int, float)}.get(kind, get_origin(kind) or kind)
+        fits = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        return f"{name} is {json.dumps(value)[:60]}"
+    return next((wrong for part in parts if (wrong := misfit(*part))), "")

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from .basis import check_knots
 from .operators import Convolution, Curves, LinearMap, compute, fused, why_not
+from .spec import check_knots
 
 Size: TypeAlias = int | tuple[int, ...]
 

@@ -89,6 +89,13 @@ class Health:
         """The layers that are not healthy."""
         return tuple(layer for layer in self.layers if layer.verdict != "healthy")
 
+    def warning(self) -> str:
+        """What is wrong, in plain words, a clause for each ailment; empty if nothing is."""
+        layers: dict[str, list[str]] = {}
+        for layer in self.ailing:
+            layers.setdefault(layer.verdict, []).append(layer.layer)
+        return ". ".join(f"In {_named(names)} {_in_plain_words(verdict)}" for verdict, names in layers.items())
+
     def __getitem__(self, name: str) -> LayerHealth:
         for layer in self.layers:
             if layer.layer == name:
@@ -108,6 +115,14 @@ class Health:
         verdicts = dict.fromkeys(layer.verdict for layer in self.ailing)
         table = text_table(head, [layer.cells() for layer in self.layers])
         return "\n".join([table, *(f"{v}: {ADVICE[v]}" for v in verdicts)])
+
+
+def _named(layers: Sequence[str], most: int = 4) -> str:
+    return ", ".join(layers[:most]) + (f" and {len(layers) - most} more layers" if len(layers) > most else "")
+
+
+def _in_plain_words(verdict: str) -> str:
+    return ADVICE[verdict].partition(": ")[2]  # without the figure
 
 
 History = Sequence["Mapping[str, Tensor] | Health"]
@@ -300,7 +315,7 @@ class PositionWarning(UserWarning):
 
 
 class Watch:
-    """Call it with each epoch's positions: it remembers them, and warns once of every layer that ails.
+    """Call it with each epoch's positions: it remembers them, and warns once, when some layer ails first.
 
     ``report = watch(positions, labels)``
     """
@@ -310,15 +325,13 @@ class Watch:
             raise ValueError(f"remember must be 1 epoch or more, got {remember}")
         self.remember = remember
         self.history: list[Health] = []
-        self.warned: set[str] = set()
+        self.warned = False
 
     def __call__(self, positions: Mapping[str, Tensor], labels: Tensor | None = None) -> Health:
         """The health of this epoch, with drift since the earlier ones."""
         report = health(positions, labels, self.history)
         self.history = [*self.history, report][-self.remember :]
-        for layer in report.ailing:
-            if layer.layer not in self.warned:
-                self.warned.add(layer.layer)
-                message = f"positions of {layer.layer!r} are {layer.verdict}: {layer.advice}"
-                warnings.warn(message, PositionWarning, stacklevel=2)
+        if report.ailing and not self.warned:
+            self.warned = True
+            warnings.warn(report.warning(), PositionWarning, stacklevel=2)
         return report

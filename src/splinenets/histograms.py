@@ -40,22 +40,26 @@ def bins_in_reach(bins: int, bin_slope: float) -> int:
     return min(math.ceil((farthest_z - 1) / 2), bins - 1)
 
 
-def soft_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bin_slope: float) -> Tensor:
+def soft_histogram(
+    position: Tensor, labels: Tensor, classes: int, bins: int, bin_slope: float, weight: Tensor | None = None
+) -> Tensor:
     """``soft_bins`` summed over the samples of each class: (N, C), (N,) -> (classes, C, bins).
 
-    Only the few bins within reach are computed: three of 50 at slope 100.
+    Only the few bins within reach are computed: three of 50 at slope 100. A sample counts once, or its weight (N,).
     """
     reach = bins_in_reach(bins, bin_slope)
     home = _home(position, bins)
     shifts = torch.arange(-reach, reach + 1, device=position.device).view(-1, 1, 1)
     z = (2 * bins * position - (2 * home + 1)) - 2 * shifts
-    values = torch.sigmoid((1 - z.square()) * math.log(bin_slope))
+    values = _weighed(torch.sigmoid((1 - z.square()) * math.log(bin_slope)), weight)
     # as many cells beyond either end take what no bin counts
     cells = sum_by_class(values, home.long(), labels, classes, bins + 2 * reach)
     return cells[..., reach : reach + bins]
 
 
-def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, bandwidth: float) -> Tensor:
+def kernel_histogram(
+    position: Tensor, labels: Tensor, classes: int, bins: int, bandwidth: float, weight: Tensor | None = None
+) -> Tensor:
     """A kernel density at the bins' centres, summed over the samples of each class: (N, C), (N,) -> (classes, C, bins).
 
     Every sample spreads 1 over the bins, as a Gaussian that is reflected at 0 and 1. Quadratic B-splines share it out
@@ -63,7 +67,7 @@ def kernel_histogram(position: Tensor, labels: Tensor, classes: int, bins: int, 
     cost does not grow with the bandwidth. These B-splines have a deviation of half a bin; the matrix adds the rest.
     """
     home = _home(position, bins)
-    shares: Tensor = _Shares.apply(bins * position - home)  # type: ignore[no-untyped-call]
+    shares = _weighed(_Shares.apply(bins * position - home), weight)  # type: ignore[no-untyped-call]
     return sum_by_class(shares, home.long(), labels, classes, bins + 2) @ _smoothing(bins, bandwidth).to(shares)
 
 
@@ -85,6 +89,11 @@ class _Shares(torch.autograd.Function):
         (t,) = ctx.saved_tensors
         left, middle, right = grad
         return t * (left - 2 * middle + right) + (middle - left)
+
+
+def _weighed(values: Tensor, weight: Tensor | None) -> Tensor:
+    """(A, N, C), (N,) -> (A, N, C)."""
+    return values if weight is None else values * weight.unsqueeze(1)
 
 
 def _home(position: Tensor, bins: int) -> Tensor:

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from .functional import Size
-from .operators import Convolution, Curves, LinearMap, Operation, compute, mix_weights, pool_beside
+from .operators import Convolution, Curves, LinearMap, Operation, balanced, compute, mix_weights, pool_beside
 from .path import Level, diffuse, recomputing
 from .projection import External, Projection, Proposer
 from .spec import SplineSpec
 
 Device: TypeAlias = torch.device | str | int | None
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
+
+
+def check_memory(size: int, what: str) -> None:
+    """Raise if this machine has no room for so many bytes, before they are asked for."""
+    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
+    if size > pages * page > 0:
+        raise ValueError(
+            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
+        )
+
+
+def _is_symbolic(x: object) -> bool:
+    return isinstance(x, fx.Proxy) or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
 
 
 class SplineLayer(Level):
@@ -31,11 +51,15 @@ class SplineLayer(Level):
     bias: Tensor | None
     projection: Proposer
     channel_dim: int
+    input_size: tuple[int, ...] | None
+    balanced = True  # offsets have balanced gradients; False: plain ones, as before version 0.2
 
     def become_spline(self, spec: SplineSpec, input_size: Size | None) -> None:
         """Add knots and projection to a torch layer; its weight becomes their base."""
         splines, features = self.shape_of(spec, input_size)
         weight = self.weight
+        if weight.is_cpu:
+            check_memory(spec.dims * spec.knots * weight.nbytes, f"the knots of {spec}")
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
@@ -51,6 +75,15 @@ class SplineLayer(Level):
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
         self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
+
+    def become_plain(self, weight: Tensor) -> None:
+        """Turn into torch's own layer with this weight."""
+        stored_apart = parametrize.is_parametrized(self, "knots")
+        self.__class__ = self.torch_layer  # type: ignore[assignment]
+        for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+            delattr(self, name)
+        self.weight = nn.Parameter(weight)
+        self._parameters["bias"] = self._parameters.pop("bias")  # behind the weight, as optimizers count
 
     @property
     def base(self) -> Tensor | None:
@@ -98,7 +131,8 @@ class SplineLayer(Level):
     def curves(self) -> Curves:
         """The layer's splines."""
         closed = self.spec.closed and len(self.knots) == self.dims * self.spec.knots  # and not opened for inference
-        return Curves(self.knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
+        knots = balanced(self.knots) if self.balanced and self.base is not None else self.knots
+        return Curves(knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -106,11 +140,22 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
+        if _is_symbolic(input):
+            self.__prepare_scriptable__()
         if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
             self.check_numbers(input)
-        x, features = self.read(self.check_input(input))
+        x = self.check_input(input)
+        self.path.recognize(self, x)
+        x, features = self.read(x)
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks for, and what tracing comes to: a path cannot be written down that way."""
+        raise ValueError(
+            "TorchScript and torch.fx cannot follow positions from layer to layer: use sn.export(net, example, path), "
+            "torch.export or torch.compile"
+        )
 
     def check_numbers(self, x: Tensor) -> None:
         """Raise unless autocast brings input and weights together."""

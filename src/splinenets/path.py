@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections import deque
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+MOST_RUNS = 32  # calls of a network whose backward pass may be yet to come, with gradient checkpointing
 
 
 def diffuse(parent: Tensor, proposal: Tensor, diffusion: float, *, closed: bool = False) -> Tensor:
@@ -83,6 +86,16 @@ class Run:
         self.level = 0
         self.parents: dict[Level, tuple[Tensor | None, int]] = {}
         self.given: dict[str, Tensor] | None = None
+        self.learning = torch.is_grad_enabled()
+        self.read: dict[Level, Tensor] = {}  # by what a layer's input is known again, (N,)
+        self.repeated: set[Level] = set()  # layers that gradient checkpointing has called once more
+
+    def differs(self, other: Run, layer: Level) -> bool:
+        """Whether a layer was told something else in another run."""
+        own, others = self.parents.get(layer, (None, 1))[0], other.parents.get(layer, (None, 1))[0]
+        if own is None or others is None:
+            return own is not others or self.given is not other.given
+        return not torch.equal(own, others) or self.given is not other.given
 
 
 class State:
@@ -115,6 +128,8 @@ class Path:
 
     def __init__(self) -> None:
         self.of_thread, self.traced = ThreadState(), State()
+        self.past: deque[Run] = deque(maxlen=MOST_RUNS)  # what gradient checkpointing may repeat
+        self.unread: set[Level] = set()  # layers of which it keeps nothing to know them again by
 
     @property
     def state(self) -> State:
@@ -133,8 +148,9 @@ class Path:
         """End a run: a forward hook, called also when the network failed."""
         state = self.state
         assert state.run is not None
-        if _remembers():
-            state.last, state.run.given = state.run, state.given
+        if state.run.read:
+            state.run.given, state.run.position = state.given, None
+            self.past.append(state.run)
         state.run, state.entered = state.run.outer, state.entered - 1
         if not torch.compiler.is_compiling():
             self.traced.run = state.run if state.shared else None  # and not what a graph left behind
@@ -157,15 +173,40 @@ class Path:
             state.run = Run(None)
         run = self.current(layer)
         if run is None:
-            # gradient checkpointing calls layers again, one by one, during the backward pass
             return state.last.parents.get(layer, (None, 1)) if state.last and recomputing() else (None, 1)
         level = run.level + 1
-        if _remembers():
+        if layer in run.read:
             value = run.position
             if value is not None:  # a leaf with the same flag saves the same tensors, and keeps no graph alive
                 value = value.detach().requires_grad_(value.requires_grad)
             run.parents[layer] = (value, level)
         return run.position, level
+
+    def recognize(self, layer: Level, x: Tensor) -> None:
+        """Gradient checkpointing calls layers again, one by one, in the backward pass: find the run that it repeats."""
+        state = self.state
+        if state.run is None:
+            if recomputing():
+                state.last = self._repeated(layer, _sums(x))
+        elif _may_be_repeated():
+            state.run.read[layer] = _sums(x)
+        elif state.run.learning and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self.unread.add(layer)
+
+    def _repeated(self, layer: Level, given: Tensor) -> Run | None:
+        """The run in which a layer was given this, or an error if nobody can tell."""
+        known = [run for run in reversed(self.past) if layer in run.read]
+        fitting = [run for run in known if _alike(run.read[layer], given)]
+        fitting = [run for run in fitting if layer not in run.repeated] or fitting[:1]
+        lost = not fitting and (known or layer in self.unread)
+        if (layer.needs_parent or layer.external) and (lost or any(fitting[0].differs(r, layer) for r in fitting[1:])):
+            raise RuntimeError(
+                "gradient checkpointing repeats a layer whose positions in that call are not known any more: set "
+                f"use_reentrant=False, give each call other inputs, and make at most {MOST_RUNS} before a backward pass"
+            )
+        if fitting:
+            fitting[0].repeated.add(layer)
+        return fitting[0] if fitting else None
 
     def condition(self, layer: Level, names: tuple[str, ...], samples: int) -> Tensor:
         """The positions that were given from outside under these names: (N, dims)."""
@@ -196,6 +237,8 @@ class Path:
         state = self.state
         if state.steered is not None and layer in state.steered:
             chosen = state.steered[layer].to(position)
+            if chosen.shape[0] not in (1, position.shape[0]):
+                raise ValueError(f"steered for {chosen.shape[0]} samples, and a layer's batch has {position.shape[0]}")
             position = torch.where(chosen.isnan(), position, chosen)
             local = position.detach()
         run = self.current(layer)
@@ -228,9 +271,20 @@ for _function in (Path.enter, Path.leave, has_graphs):
     _frames.set_code_exec_strategy(_function.__code__, _as_it_is)
 
 
-def _remembers() -> bool:
-    """Whether parents are kept for gradient checkpointing; torch.compile has a way of its own."""
-    return not torch.compiler.is_compiling() and torch.is_grad_enabled()
+def _may_be_repeated() -> bool:
+    """Whether gradient checkpointing may be at work, by its hooks; torch.compile has a way of its own."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _sums(x: Tensor) -> Tensor:
+    """One number for each sample, to know a batch again by: (N, ...) -> (N,)."""
+    return x.detach().float().sum(tuple(range(1, x.dim())))
+
+
+def _alike(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and torch.allclose(left, right, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def recomputing() -> bool:

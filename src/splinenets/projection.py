@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
-from .operators import Decision, decide, kernel_decides, transformed
+from .operators import Decision, balanced, decide, kernel_decides, transformed
 from .path import around
 from .spec import SplineSpec
 
@@ -135,11 +135,14 @@ class Projection(Proposer):
     momentum = 0.1
     eps = 1e-6
     bound = 2.7  # standard deviations; with the default slope positions stay between 0.01 and 0.99
+    balanced = True  # offsets have balanced gradients; False: plain ones, as before version 0.2
     spread = 0.3  # how far decision knots start from their centre; at 1 positions of a deep network are chaotic
 
     def __init__(self, features: int, coordinates: int, spec: SplineSpec) -> None:
         """``features`` M, the length of theta; ``coordinates`` C, the number of positions to propose."""
         super().__init__()
+        if features < 1 or coordinates < 1:
+            raise ValueError(f"a spline needs a feature to decide by and a filter, got {features} and {coordinates}")
         self.features, self.coordinates, self.spec = features, coordinates, spec
         plain = spec.centered or not spec.hierarchical
         self.responses = responses = coordinates * (2 if spec.closed else 1)
@@ -174,11 +177,11 @@ class Projection(Proposer):
     def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
         learning = self.training and self.spec.standardize
-        if not learning and not self.spec.closed and kernel_decides(features, decision := self.decision()):
+        if not learning and not self.spec.closed and kernel_decides(features, parent, decision := self.decision()):
             position = decide(features.flatten(1), parent, decision)
             return Proposal(position, position if local else None)
         features, parameters = in_one_order(
-            features, [p.flatten(0, -2) for p in (self.weight, self.knots) if p is not None]
+            features, [p.flatten(0, -2) for p in (self.weight, self.offsets) if p is not None]
         )
         responses = [F.linear(features, p) for p in parameters]
         position = self._propose(responses, parent, update)
@@ -186,6 +189,13 @@ class Projection(Proposer):
             return Proposal(position, None)
         again = [_weight_only(r, features, p) for r, p in zip(responses, parameters, strict=True)]
         return Proposal(position, self._propose(again, None if parent is None else parent.detach(), update=False))
+
+    @property
+    def offsets(self) -> Tensor | None:
+        """The decision knots, to learn by."""
+        if self.knots is None or self.weight is None or not self.balanced:
+            return self.knots
+        return balanced(self.knots)
 
     def decision(self) -> Decision:
         """The same for the kernel."""

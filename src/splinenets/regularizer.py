@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from .collectives import sum_over_ranks
 from .histograms import conditional_entropy, entropy, kernel_histogram, soft_histogram
+from .spec import Limit
 from .tracing import Positions
 
 Weight: TypeAlias = float | Callable[[float], float]
-Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float], Tensor]
+Histogram: TypeAlias = Callable[[Tensor, Tensor, int, int, float, Tensor | None], Tensor]
 
+BINS = Limit(2, 1000, "every class counts all of them, for every spline")
 ESTIMATORS = ("bins", "kernel")
+SUMS = 0.01  # shares of classes in bf16 may sum to 1 give or take this
 ROUNDING = 0.005  # matrices in bf16 whose rows should sum to 1 may take a position that far out of [0, 1]
 
 
@@ -95,6 +98,9 @@ class MutualInformation(nn.Module):
                     edges of bins and nothing within, and mostly noise while a batch has few samples in a bin: it can
                     ruin features, and need not even spread positions (docs/regularizer.md)
 
+    Labels are class numbers (N,), or shares of the classes (N, classes) as mixup and label smoothing make them; then a
+    sample counts for each class as much as its share says.
+
     ``sn.trace`` gives positions with both gradients. A plain dict of tensors is used as it is, with exact gradients.
     Positions that were given from outside are left alone.
     """
@@ -116,8 +122,7 @@ class MutualInformation(nn.Module):
         super().__init__()
         if classes is not None and classes < 1:
             raise ValueError(f"classes must be 1 or more (or None, without labels), got {classes}")
-        if bins < 2:
-            raise ValueError(f"bins must be 2 or more, got {bins}")
+        BINS.check("bins", bins)
         if not 1 < bin_slope < math.inf:
             raise ValueError(f"bin_slope must be a number above 1, got {bin_slope}")
         for name, weight in (("utilization", utilization), ("specialization", specialization)):
@@ -139,7 +144,7 @@ class MutualInformation(nn.Module):
     def forward(
         self, positions: Mapping[str, Tensor], labels: Tensor | None = None, progress: float | None = None
     ) -> Tensor:
-        """{layer: (N, S) or (N, S, dims)}, (N,) -> the loss, a scalar."""
+        """{layer: (N, S) or (N, S, dims)}, (N,) or (N, classes) -> the loss, a scalar."""
         return self.parts(positions, labels, progress).loss
 
     def parts(
@@ -177,20 +182,36 @@ class MutualInformation(nn.Module):
     def _measure(self, position: Tensor, labels: Tensor | None, histogram: Histogram, parameter: float) -> Tensor:
         if labels is None:
             nobody = torch.zeros_like(position[:, 0], dtype=torch.long)
-            whole = entropy(sum_over_ranks(histogram(position, nobody, 1, self.bins, parameter))[0])
+            whole = entropy(sum_over_ranks(histogram(position, nobody, 1, self.bins, parameter, None))[0])
             # seen once, an input decides its position: nothing remains open
             rest = view_entropy(position, self.views, self.bins) if self.views > 1 else torch.zeros_like(whole)
             return torch.stack([whole, rest])
-        assert self.classes is not None
-        counted = sum_over_ranks(histogram(position, labels, self.classes, self.bins, parameter))
-        counts = sum_over_ranks(torch.bincount(labels, minlength=self.classes).to(position.dtype))
+        counted, counts = map(sum_over_ranks, self._count(position, labels, histogram, parameter))
         return torch.stack([entropy(counted.sum(0)), conditional_entropy(counted, counts)])
+
+    def _count(self, position: Tensor, labels: Tensor, histogram: Histogram, parameter: float) -> tuple[Tensor, Tensor]:
+        """A histogram and the number of samples for each class: (N, C), labels -> (classes, C, bins), (classes,)."""
+        assert self.classes is not None
+        if labels.dim() == 1:
+            counts = torch.bincount(labels, minlength=self.classes).to(position.dtype)
+            return histogram(position, labels, self.classes, self.bins, parameter, None), counts
+        labels = labels.to(position.dtype)
+        # what all classes have of a sample, as label smoothing gives it, is counted once for all of them
+        shared, nobody = labels.amin(1), torch.zeros_like(labels[:, 0], dtype=torch.long)
+        sample, label, share = _pairs(labels - shared.unsqueeze(1))
+        own = histogram(position[sample], label, self.classes, self.bins, parameter, share)
+        return own + histogram(position, nobody, 1, self.bins, parameter, shared), labels.sum(0)
 
     def _check_labels(self, labels: Tensor, samples: int) -> Tensor:
         if self.classes is None:
             raise ValueError("labels were given, but classes=None: say how many classes there are")
+        if labels.dim() == 2 and labels.dtype.is_floating_point:
+            return self._check_shares(labels.detach(), samples)
         if labels.dim() != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
-            raise ValueError(f"labels must be integers (N,), got {labels.dtype} of shape {tuple(labels.shape)}")
+            raise ValueError(
+                f"labels must be integers (N,) or shares of classes (N, {self.classes}), "
+                f"got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
         if labels.shape[0] != samples:
             raise ValueError(f"every sample needs one label, got {samples} positions and {labels.shape[0]} labels")
         if samples and not torch.compiler.is_compiling():
@@ -200,11 +221,32 @@ class MutualInformation(nn.Module):
                 raise ValueError(f"labels must lie in 0..{self.classes - 1} for {self.classes} classes, got {wrong}")
         return labels.long()
 
+    def _check_shares(self, shares: Tensor, samples: int) -> Tensor:
+        if tuple(shares.shape) != (samples, self.classes):
+            raise ValueError(
+                f"shares of classes must have shape {(samples, self.classes)} here, got {tuple(shares.shape)}"
+            )
+        shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
+        right = (shares >= 0) & ((shares.sum(1, keepdim=True) - 1).abs() <= SUMS)
+        if not torch.compiler.is_compiling() and not bool(right.all()):
+            raise ValueError("shares of classes must be 0 or more and sum to 1 for each sample")
+        return shares
+
     def extra_repr(self) -> str:
         """Shown in the repr."""
         how = f"bin_slope={self.bin_slope:g}" if self.estimator == "bins" else f"bandwidth={self.bandwidth:g}"
         weights = f"utilization={self.utilization}, specialization={self.specialization}"
         return f"classes={self.classes}, bins={self.bins}, {weights}, estimator={self.estimator!r}, {how}"
+
+
+def _pairs(shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples, classes and what the ones have of the others, where that is anything: (N, classes) -> 3 x (pairs,)."""
+    if not torch.compiler.is_compiling():
+        sample, label = torch.where(shares > 0)
+    else:  # which wants to know beforehand how many pairs there are
+        samples, classes = (torch.arange(n, device=shares.device) for n in shares.shape)
+        sample, label = samples.repeat_interleave(shares.shape[1]), classes.repeat(shares.shape[0])
+    return sample, label, shares[sample, label]
 
 
 def mean_by_layer(per_spline: Tensor, sizes: list[int]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +14,12 @@ from torch import Tensor, nn
 
 from .conversion import convert
 from .data import augmentation
-from .files import read_metadata
+from .files import DamagedError, read_metadata, read_sealed, replacing, write_sealed
 from .models import build
+from .saving import dress
 
 FOLDER = Path(__file__).parent / "trained"
+DIGESTS = "digests.json"  # beside the networks: name -> SHA-256
 
 
 class Card(TypedDict):
@@ -39,43 +43,58 @@ def pretrained(name: str) -> nn.Module:
     ``net.prepare(images)`` makes of uint8 images (N, C, H, W) what ``net(...)`` wants, ``net.classes`` are the names of
     its answers, and ``net.card`` says how it was trained and how well it does.
     """
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    if name not in names():
-        raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(names())}")
-    path = FOLDER / file_name(name)
-    card = read_card(path)
+    digests = read_digests(FOLDER)
+    if name not in digests:
+        raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(digests)}")
+    content = read_whole(FOLDER / file_name(name), digests[name])
+    card: Card = json.loads(read_metadata(io.BytesIO(content))["card"])
     channels, size = card["channels"], card["image_size"]
     net: nn.Module = build(card["network"], in_channels=channels, image_size=size, classes=len(card["classes"]))
     if card["model"] != "static":
         net = convert(net, card["model"], example=torch.zeros(1, channels, size, size), skip=card["plain"])
-    net.load_state_dict(load_file(path))
-    prepare = augmentation(card["augment"], mean=card["mean"], std=card["std"]).evaluate
-    net.prepare, net.classes, net.card = prepare, tuple(card["classes"]), card  # type: ignore[assignment]
+    net.load_state_dict(load(content))
+    augment = augmentation(card["augment"], mean=card["mean"], std=card["std"])
+    dress(net, card["classes"], augment.preparation, card)
     return net.eval()
 
 
 def names() -> list[str]:
     """What ships with the package."""
-    return sorted(read_card(path)["name"] for path in FOLDER.glob("*.safetensors"))
+    return list(read_digests(FOLDER))
+
+
+def read_digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every network's file, by name."""
+    path = folder / DIGESTS
+    return dict(sorted(read_sealed(path).items())) if path.exists() else {}
+
+
+def read_whole(path: Path, digest: str) -> bytes:
+    """The content of a network's file, or an error unless it is what was written."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing: install the package anew") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DamagedError(f"{path} is damaged, it does not have the SHA-256 of {DIGESTS}: install the package anew")
+    return content
 
 
 def save(card: Mapping[str, object], weights: dict[str, Tensor], folder: Path = FOLDER) -> Path:
-    """Write a trained network: its card is part of the file."""
-    from safetensors.torch import save_file
+    """Write a trained network, its card a part of the file, and note its digest beside it."""
+    from safetensors.torch import save as pack
 
-    path = folder / file_name(str(card["name"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(weights, path, metadata={"card": json.dumps(card)})
+    name = str(card["name"])
+    path, content = folder / file_name(name), pack(weights, metadata={"card": json.dumps(card)})
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(content)
+    write_sealed(folder / DIGESTS, read_digests(folder) | {name: hashlib.sha256(content).hexdigest()})
     return path
 
 
 def file_name(name: str) -> str:
     """fashion-mnist/D(5)-D-R3 -> fashion-mnist_D5-D-R3.safetensors."""
     return name.translate({ord("/"): "_", ord("("): None, ord(")"): None}) + ".safetensors"
-
-
-def read_card(path: Path) -> Card:
-    """The card that is part of a file."""
-    with path.open("rb") as file:
-        return json.loads(read_metadata(file)["card"])

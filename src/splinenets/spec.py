@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
-
-from .basis import check_knots
+from typing import NamedTuple, TypeGuard
 
 EXAMPLE = "D(5)-C-R3"
 KINDS = {"D": "dynamic", "H": "hierarchical"}
@@ -20,6 +19,45 @@ OPTIONS = {
     "dims": ("dims", int),
 }
 FLAGS = {"raw": ("standardize", False), "independent": ("centered", False), "closed": ("closed", True)}
+
+
+class Limit(NamedTuple):
+    """From where to where a number is sensible, and why not beyond; a whole number if its least is one."""
+
+    least: int | float
+    most: int | float
+    why: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise for anything else."""
+        whole = isinstance(self.least, int)
+        fits = _is_number(value) and self.least <= value <= self.most
+        if not fits or (whole and not isinstance(value, int)):
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"{name} must be {kind} from {self.least} to {self.most} ({self.why}), got {value}")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+LIMITS = {
+    "knots": Limit(2, 1024, "one knot is a point and no curve, and every knot takes as much memory as the plain layer"),
+    "degree": Limit(0, 20, "the basis of a higher degree loses its digits"),
+    "sigmoid_slope": Limit(1e-6, 1000.0, "a steeper sigmoid is a step, and nothing learns from one"),
+    "variance": Limit(0.0, 100.0, "weights that start larger overflow within a few layers"),
+    "dims": Limit(1, 16, "every direction of a surface has knots of its own"),
+}
+
+
+def check_knots(knots: int, degree: int, *, closed: bool = False) -> None:
+    """Raise unless a spline with this many knots can have this degree."""
+    if not 0 <= degree <= LIMITS["degree"].most:
+        LIMITS["degree"].check("degree", degree)
+    if knots <= degree:
+        raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
+    if closed and degree == 0:
+        raise ValueError("a closed spline needs degree 1 or more, got degree=0, which only has steps")
 
 
 @dataclass(frozen=True)
@@ -78,19 +116,16 @@ class SplineSpec:
             raise ValueError(f"unknown kind {self.kind!r}, choose from {sorted(KINDS.values())}")
         if self.projection not in PROJECTIONS.values():
             raise ValueError(f"unknown projection {self.projection!r}, choose from {sorted(PROJECTIONS.values())}")
-        if not re.fullmatch(r"R3|R4|G[1-9]\d*", self.rank):
+        if not isinstance(self.rank, str) or not re.fullmatch(r"R3|R4|G[1-9]\d*", self.rank):
             raise ValueError(f"unknown rank {self.rank!r}, choose R3, R4 or G<number of splines> such as G8")
+        for name, limit in LIMITS.items():
+            if (value := getattr(self, name)) is not getattr(SplineSpec, name):  # a default, which may be None
+                limit.check(name.replace("_", " "), value)
+        check_knots(self.knots, self.spline_degree, closed=self.closed)
         if isinstance(self.diffusion, str):
             object.__setattr__(self, "diffusion", _parse_diffusion(self.diffusion))
-        check_knots(self.knots, self.spline_degree, closed=self.closed)
-        if not isinstance(self.diffusion, Tree) and not 0 <= float(self.diffusion) <= 1:
+        if not isinstance(self.diffusion, Tree) and not (_is_number(self.diffusion) and 0 <= self.diffusion <= 1):
             raise ValueError(f"diffusion must lie in [0, 1] or be tree(b), got {self.diffusion}")
-        if self.sigmoid_slope is not None and not 0 < self.sigmoid_slope < float("inf"):
-            raise ValueError(f"sigmoid slope must be a positive number, got {self.sigmoid_slope}")
-        if self.variance is not None and not 0 <= self.variance < float("inf"):
-            raise ValueError(f"variance must be 0 or more, got {self.variance}")
-        if self.dims < 1:
-            raise ValueError(f"dims must be 1 or more, got {self.dims}")
         decided = self.hierarchical or self.diffusion != 1 or self.sigmoid_slope is not None or not self.standardize
         if self.external and decided:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from .path import Level, Path, State, Visit, has_graphs
 Net = TypeVar("Net", bound=nn.Module)
 
 
+@torch.inference_mode(False)  # what is made inside could never be trained
 def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
     """Let positions travel through a network: join all its levels to one path, in place, and return it.
 
@@ -51,8 +52,17 @@ def remove_path(net: nn.Module) -> None:
     for module in net.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key, hook in list(hooks.items()):
-                if isinstance(getattr(hook, "__self__", None), Path):
+                if _is_of_a_path(hook):
                     del hooks[key]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anybody but a path listens to a module's calls, or changes what goes in and out."""
+    return not all(map(_is_of_a_path, [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]))
+
+
+def _is_of_a_path(hook: Callable[..., object]) -> bool:
+    return isinstance(getattr(hook, "__self__", None), Path)
 
 
 @contextmanager
@@ -145,8 +155,12 @@ def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
 
 def levels_of(net: nn.Module) -> dict[str, Level]:
     """The spline layers of a network by name, the same names whether it or a part of it is compiled or not."""
-    levels = {name: m for name, m in net.named_modules() if isinstance(m, Level)}
-    return {".".join(part for part in name.split(".") if part != "_orig_mod"): m for name, m in levels.items()}
+    return {plain_name(name): m for name, m in net.named_modules() if isinstance(m, Level)}
+
+
+def plain_name(name: str) -> str:
+    """A name in a network as it was before torch.compile wrapped the network or a part of it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def uncompiled(net: Net) -> Net:

@@ -69,7 +69,7 @@ def proposals(layer: sn.SplineLayer, x: Tensor, parent: Tensor | None) -> Tensor
         if projection.knots is not None:
             at = parent[c % layer.coordinates] if parent is not None else torch.tensor(0.5, dtype=x.dtype)
             values = basis(at, spec.knots, spec.spline_degree, spec.closed)
-            theta = theta + sum(values[k] * projection.knots[k, c] for k in range(spec.knots))
+            theta = theta + sum(values[k] * projection.offsets[k, c] for k in range(spec.knots))
         out.append(response(layer, x, theta))
     return torch.stack(out)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ..conditions import Conditioned
 from ..data import Split, seeded
 from ..data.changes import changed
-from ..data.folders import to_pixels
+from ..data.pictures import read_picture
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Inputs, Task
@@ -32,8 +30,6 @@ from .text import printable
 
 Chosen: TypeAlias = Mapping[str, Sequence[float | None]]
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "MPO")  # MPO is what some phones call JPEG
-MOST_PIXELS = 40_000_000
 NEIGHBOURS = 8
 FILTERS = 12
 WAYS = 60  # training images whose ways are drawn behind that of an image
@@ -148,20 +144,7 @@ class Explorer:
 
     def read(self, content: bytes) -> Tensor:
         """An uploaded file as the network's images are: (C, H, W), bytes."""
-        channels, height, width = self.shape
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-                if file.width * file.height > MOST_PIXELS:
-                    raise ValueError("too many pixels")
-                pixels = to_pixels(file, height, width)
-        except Exception:  # decoders fail in many ways
-            raise ValueError(
-                f"This file cannot be used: send an image ({', '.join(FORMATS[:5])}) of at most "
-                f"{MOST_PIXELS // 1_000_000} million pixels."
-            ) from None
-        if len(pixels) > channels:
-            return pixels.float().mean(0, keepdim=True).round().byte()
-        return pixels.expand(channels, -1, -1).contiguous()
+        return read_picture(content, self.shape)
 
     def edge(self, images: Tensor) -> float:
         """The mean grey level at the edge of images (..., H, W), where the background mostly is."""

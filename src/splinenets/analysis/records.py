@@ -63,9 +63,10 @@ class Record:
 
 
 def network_name(recipe: dict[str, object]) -> str:
-    """LeNet-16 or ResNet-32, as people say it."""
+    """LeNet-16 or ResNet-32, as people say it, and others as their recipes do."""
     names = {"lenet": f"LeNet-{recipe.get('width')}", "resnet": f"ResNet-{recipe.get('depth')}"}
-    return printable(names.get(str(recipe.get("network")), "unknown"), 40)
+    network = str(recipe.get("network", "unknown"))
+    return printable(names.get(network, network), 40)
 
 
 def read_records(folders: Sequence[Path]) -> list[Record]:
@@ -91,6 +92,8 @@ def _read(folder: Path, name: str, content: dict[str, object]) -> Record:
     else:
         try:
             loaded = load_run(folder)[:2]
+            if not Run(folder).metrics_are_whole():
+                notes.append("Its metrics are not those that were written: metrics.jsonl is damaged.")
         except (ValueError, OSError) as error:
             notes.append(f"Its network could not be loaded: {printable(error)}. What follows comes from its metrics.")
     planned = recipe.get("epochs")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import nn
 
-from ..training import Watcher
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the one that speaks; launchers number the others."""
-    return os.environ.get("RANK", "0") == "0"
+from ..costs import cost
+from ..layers import SplineLayer
+from ..tables import text_table
+from ..training import Recipe, Watcher
+from ..training.build import Task, build_twin
+from .train import is_first_rank
 
 
 class Display(Watcher):
@@ -35,6 +36,11 @@ class Display(Watcher):
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True)
         self.task: TaskID | None = None
         self.batch = 0
+
+    def built(self, recipe: Recipe, task: Task, net: nn.Module) -> None:
+        """What a SplineNet costs, beside its static twin."""
+        if recipe.spec is not None and is_first_rank():
+            self.note(price(recipe, task, net))
 
     def begin(self, step: int, steps: int, batch: int) -> None:
         """Show the bar."""
@@ -71,3 +77,17 @@ class Display(Watcher):
     def __exit__(self, *error: object) -> None:
         """Take the bar away."""
         self.bar.stop()
+
+
+def price(recipe: Recipe, task: Task, net: nn.Module) -> str:
+    """How many layers became splines, and a table of what the network cost before and costs now."""
+    splines = sum(isinstance(module, SplineLayer) for module in net.modules())
+    inputs = task.example(1)
+    before, after = cost(build_twin(replace(recipe, weights=""), task), inputs[:1]), cost(net, inputs)
+    amounts = [
+        ("parameters", before.parameters, after.parameters),
+        ("  in training", before.trained, after.trained),
+        ("MACs", before.macs, after.macs),
+    ]
+    body = [(name, f"{old:,}", f"{new:,}", f"{new / old:.2f}") for name, old, new in amounts]
+    return f"{splines} layers are splines\n{text_table(('one image', 'plain', recipe.model, 'times'), body)}"

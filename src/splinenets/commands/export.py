@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ..data import load, prepare
-from ..exporting import FORMATS, PURPOSES, load_export
+from ..data import Split, in_order, load, prepare
+from ..data.changes import CHANGES, changed
+from ..data.listing import is_listed
+from ..exporting import FORMATS, PURPOSES, Exported, export_c, load_export
 from ..exporting import export as write
 
 EXAMPLES = (
     "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
     "[bold]splinenets export runs/x --to native --for latency --knots bf16 --out net.native[/bold]"
 )
+C = "c"  # not a file, but a folder
 CHECKED = 1_000  # test images on which an export must agree with the network
 
 
 def export(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
-    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export) or native (the runtime of this package)."),
+    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export), native (our runtime) or c (a folder, our runtime)."),
     purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
     knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
     tolerance: float = typer.Option(1e-4, help="By how much a logit may differ from the network's."),
@@ -29,25 +33,37 @@ def export(
     """Write a trained network for another runtime, and check it there on test images first."""
     from ..training.run import load_run
 
-    for value, choices, name in ((to, FORMATS, "--to"), (purpose, PURPOSES, "--for")):
+    for value, choices, name in ((to, (*FORMATS, C), "--to"), (purpose, PURPOSES, "--for")):
         if value not in choices:
             raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
     net, task, recipe, step = load_run(run, checkpoint)
     path = out or run / f"{purpose}.{to}"
-    images = task.augment.evaluate(task.data.test.images[:CHECKED]).to(task.dtype)
+    test = task.data.test
+    inputs, labels = task.show(test, slice(CHECKED)), test.labels[:CHECKED]
     about = {
         "classes": list(task.data.classes),
         "preparation": task.augment.preparation,
         "data": recipe.data,
-        "network": f"lenet{recipe.width}" if recipe.network == "lenet" else f"resnet{recipe.depth}",
+        "network": recipe.network_name,
         "model": recipe.model,
         "step": step,
+        **({"condition": recipe.condition, "between": [task.change.low, task.change.high]} if task.change else {}),
     }
-    exported = write(net, images, path, to=to, purpose=purpose, knots=knots, tolerance=tolerance, metadata=about)
+    options: dict[str, Any] = {
+        "purpose": purpose,
+        "knots": knots,
+        "tolerance": tolerance,
+        "labels": labels,
+        "metadata": about,
+    }
+    exported = export_c(net, inputs, path, **options) if to == C else write(net, inputs, path, to=to, **options)
+    size = sum(file.stat().st_size for file in (path.iterdir() if to == C else (path,)))
+    found = exported.metadata
     typer.echo(
-        f"{path}: {path.stat().st_size / 1e6:.2f} MB, for {purpose}, knots in {knots}; "
-        f"the same answer on {exported.metadata['agreeing']:,} of {len(images):,} test images, "
-        f"logits to {exported.metadata['difference']:.0e}"
+        f"{path}: {size / 1e6:.2f} MB, for {purpose}, knots in {knots}; beside the network in float32 "
+        f"the same answer on {found['agreeing']:,} of {len(labels):,} test images, "
+        f"logits to {found['difference']:.0e}, "
+        f"accuracy {found['accuracy']['file']:.2%} for {found['accuracy']['network']:.2%}"
     )
 
 
@@ -57,11 +73,20 @@ def evaluate_file(path: Path) -> None:
     about = exported.metadata
     if "preparation" not in about:
         raise ValueError(f"{path} does not say what it was trained on: only exports of runs do")
-    data = load(about["data"], size=about["input"][1] if about["data"].startswith("folder:") else None)
-    images = prepare(data.test.images, about["preparation"])
-    right = sum(
-        int((exported(some).argmax(1) == labels).sum())
-        for some, labels in zip(images.split(250), data.test.labels.split(250), strict=True)
-    )
+    channels, size, _ = about["input"]
+    data = load(about["data"], size=size if is_listed(about["data"]) else None)
+    if channels != data.test.images.shape[1]:
+        data = data.in_colour()
+    test = data.test
+    if change := CHANGES.get(about.get("condition", "")):
+        test = changed(test, change.within(*about["between"]), "test")
+    right = sum(_right(exported, test.part(part)) for part in in_order(len(test.labels), 250))
     typer.echo(f"{path}: {about['model']} on {about['data']}, knots in {about['knots']}, {path.stat().st_size:,} bytes")
-    typer.echo(f"accuracy {right / len(images):.2%} ({right} of {len(images)})")
+    typer.echo(f"accuracy {right / len(test.labels):.2%} ({right} of {len(test.labels)})")
+
+
+def _right(exported: Exported, part: Split) -> int:
+    """How many answers to these images are right."""
+    images = prepare(part.images, exported.metadata["preparation"])
+    told = (part.values,) if "conditions" in exported.metadata else ()
+    return int((exported(images, *told).argmax(1) == part.labels).sum())

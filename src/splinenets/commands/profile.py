@@ -15,7 +15,7 @@ from .. import models
 from ..conversion import convert
 from ..costs import Cost, cost
 
-LARGER = {"lenet": "lenet128", "resnet": "resnet110"}
+LARGER = {"air": "air64-256-256", "lenet": "lenet128", "resnet": "resnet110"}
 EXAMPLES = """
 Examples:
 
@@ -26,7 +26,7 @@ Examples:
 
 
 def profile(
-    network: Annotated[str, typer.Argument(help="lenet<s> or resnet<depth>, for example resnet32.")],
+    network: Annotated[str, typer.Argument(help="lenet<s>, resnet<depth> or air<widths>, such as resnet32.")],
     model: Annotated[str, typer.Option(help="The spec of the SplineNet, for example H(5)-D-R3.")] = "D(5)-C-R3",
     image: Annotated[str, typer.Option(help="Channels x height x width of an image.")] = "3x32x32",
     layers: Annotated[bool, typer.Option(help="Show every layer of the SplineNet too.")] = False,

@@ -10,7 +10,9 @@ EXAMPLES = (
     "Examples: [bold]splinenets reproduce mnist --scale quick[/bold], "
     "[bold]splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'[/bold]"
 )
-NAMES = "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, utilization"
+NAMES = (
+    "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, turned, utilization"
+)
 COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")
 RESULTS = typer.Option(Path("results"), help="Where result files go: OUT/NAME/SCALE.")
@@ -47,7 +49,7 @@ def reproduce(
         typer.echo(f"{number} of {len(todo)}: {trial.name}: {result.accuracy:.2%}, {how}", err=True)
     results = collect(name, out, scale)
     typer.echo(f"{experiment.title}, {scale}\n\n{table(experiment, results)}\n")
-    typer.echo(f"Mean and standard deviation over seeds, after the last epoch. Results: {folder}", err=True)
+    typer.echo(f"Mean and standard error over seeds, after the last epoch. Results: {folder}", err=True)
     if figure:
         draw(results, figure)
         typer.echo(f"Figure: {figure}", err=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +16,13 @@ from .export import evaluate_file
 
 if TYPE_CHECKING:
     from ..analysis.gallery import Drawing
+    from ..training import Recipe
 
 TRAIN_EXAMPLES = (
     "Examples: [bold]splinenets train demo[/bold], "
+    "[bold]splinenets train folder:pictures --show[/bold], "
+    "[bold]splinenets train labels.csv[/bold], "
+    "[bold]splinenets train folder:pictures --set network=torchvision:resnet18 --from weights.safetensors[/bold], "
     "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
     "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
 )
@@ -28,8 +35,16 @@ TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or
 
 
 def train(
-    recipe: str = typer.Argument("demo", metavar="RECIPE", help="A recipe's name, or the path of a .toml file."),
+    recipe: str = typer.Argument(
+        "demo", metavar="RECIPE", help="A recipe's name, the path of a .toml file, folder:PATH or FILE.csv."
+    ),
     model: str | None = typer.Option(None, help='A spec such as "H(5)-D-R3", or static for the plain twin.'),
+    weights: str | None = typer.Option(
+        None, "--from", metavar="FILE", help="Weights for the plain network: .safetensors, by torch.save, or a run."
+    ),
+    twin: bool | None = typer.Option(
+        None, "--twin/--no-twin", help="Train the static twin too, and compare.  [default: with --from]"
+    ),
     out: Path | None = typer.Option(None, help="Folder of the run (default: runs/RECIPE-MODEL)."),  # noqa: B008
     schedule: str = typer.Option("fast", help="One of the recipe's schedules."),
     settings: list[str] | None = SET,
@@ -39,28 +54,46 @@ def train(
     figures_every: int | None = typer.Option(
         None, min=1, metavar="N", help="Draw figures for TensorBoard after every N epochs and the last."
     ),
-    show: bool = typer.Option(False, "--show", help="Print the recipe as it would be trained, and stop."),
+    show: bool = typer.Option(False, "--show", help="Print the recipe as it would be trained, and why, and stop."),
 ) -> None:
-    """Train a network by a recipe.
+    """Train a network by a recipe, or on images of your own.
 
-    Ctrl-C and SIGTERM save and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong
-    input ends with 2, a loss that is not finite with 3. docs/training.md has more.
+    For a folder or a CSV file of images everything that you do not set is chosen to fit them. Ctrl-C and SIGTERM save
+    and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong input ends with 2, a loss
+    that is not finite with 3. docs/training.md has more.
     """
-    from ..training import load_recipe
+    from ..training import Run, draft_recipe
 
-    chosen = load_recipe(recipe, schedule, settings or (), model=model, seed=seed)
-    folder = out or Path("runs") / f"{chosen.name}-{slug(chosen.model)}"
+    draft = draft_recipe(recipe, schedule, settings or (), model=model, seed=seed, weights=weights)
+    folder = out or Path("runs") / f"{draft.recipe.name}-{slug(draft.recipe.model)}"
+    if resume and Run(folder).description.exists():
+        draft = draft.going_on(Run(folder).recipe())
+    if draft.choices:
+        typer.echo(str(draft), err=True)
     if show:
-        typer.echo(json.dumps(chosen.as_dict(), indent=1))
+        typer.echo(json.dumps(draft.recipe.as_dict(), indent=1))
         return
+    trainings = {folder: draft.recipe}
+    if draft.recipe.spec and (bool(weights) if twin is None else twin):
+        trainings[folder.with_name(f"{folder.name}-twin")] = replace(draft.recipe, model="static")
+    for place, chosen in trainings.items():
+        train_in(place, chosen, resume, tracker or (), figures_every)
+    if len(trainings) > 1 and is_first_rank():
+        from .demo import side_by_side
+
+        typer.echo(f"\n{side_by_side([*trainings])}")
+
+
+def train_in(folder: Path, recipe: Recipe, resume: bool, trackers: Sequence[str], figures_every: int | None) -> None:
+    """One training, and a line about its end."""
     from ..training import train as run_training
     from ..training.ranks import part, ranks
-    from .display import Display, is_first_rank
+    from .display import Display
 
-    draw = drawing(folder, figures_every, chosen.epochs) if figures_every else None
-    trackers = [*dict.fromkeys([*(tracker or ()), *(["tensorboard"] if draw else [])])]
-    with Display(chosen.model) as display:
-        state = run_training(chosen, folder, resume=resume, trackers=trackers, watcher=display, draw=draw)
+    draw = drawing(folder, figures_every, recipe.epochs) if figures_every else None
+    names = [*dict.fromkeys([*trackers, *(["tensorboard"] if draw else [])])]
+    with Display(recipe.model) as display:
+        state = run_training(recipe, folder, resume=resume, trackers=names, watcher=display, draw=draw)
     part(ranks())
     if is_first_rank() and state.best:
         typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
@@ -85,7 +118,6 @@ def evaluate(
     from ..training.evaluation import judge
     from ..training.ranks import accelerate_with, part
     from ..training.run import load_run
-    from .display import is_first_rank
 
     net, task, recipe, step = load_run(run, checkpoint)
     accelerator = accelerate_with(Run(run).read()["precision"])
@@ -97,6 +129,11 @@ def evaluate(
         if seen := judge(net, task, accelerator.device):
             typer.echo(str(seen[0]))
     part(accelerator)
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the one that speaks; launchers number the others."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def slug(model: str) -> str:

@@ -1,12 +1,13 @@
-"""Data sets, in memory as uint8: where they come from, how they are checked, batched and augmented."""
+"""Data sets as uint8, in memory or on disk: where they come from, how they are checked, batched and augmented."""
 
-from .augment import Augmentation, augmentation, prepare, statistics
-from .batches import Batches, in_order, seeded
+from .augment import Augmentation, augmentation, flip, prepare, statistics
+from .batches import Batches, in_order, mirrored, seeded
 from .dataset import Dataset, Split
 from .download import DownloadWatcher
-from .folders import load_folder
+from .folders import load_csv, load_folder
 from .sources import Status, get, status
 from .store import load
+from .streams import Stream, in_batches
 
 __all__ = [
     "Augmentation",
@@ -15,11 +16,16 @@ __all__ = [
     "DownloadWatcher",
     "Split",
     "Status",
+    "Stream",
     "augmentation",
+    "flip",
     "get",
+    "in_batches",
     "in_order",
     "load",
+    "load_csv",
     "load_folder",
+    "mirrored",
     "prepare",
     "seeded",
     "statistics",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -22,6 +22,7 @@ class Augmentation:
     name: str
     distort: Distort
     prepare: Prepare
+    alternates: bool = False  # whoever calls ``train`` mirrors each image in every other epoch
 
     @property
     def preparation(self) -> dict[str, object]:
@@ -45,6 +46,7 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
     """An augmentation by name.
 
     "none" only normalises; "crop-flip" shifts by up to 4 pixels, flips and whitens each image (CIFAR-10 in the paper);
+    "shift-flip" shifts by up to 2 pixels, reflecting, mirrors each image in every other epoch, and normalises;
     "affine-elastic" rotates, scales, shears, shifts and bends (MNIST in the paper), then normalises. ``mean`` and
     ``std``, one per channel or one for all, in units of full brightness, serve to normalise; whitening needs none.
     """
@@ -52,12 +54,13 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
     choices: dict[str, tuple[Distort, Prepare]] = {
         "none": (keep, normalise_all),
         "crop-flip": (crop_and_flip, whiten),
+        "shift-flip": (shift, normalise_all),
         "affine-elastic": (affine_and_elastic, normalise_all),
     }
     if name not in choices:
         raise ValueError(f"unknown augmentation {name!r}, choose from {sorted(choices)}")
     distort, prepare = choices[name]
-    return Augmentation(name=name, distort=distort, prepare=prepare)
+    return Augmentation(name=name, distort=distort, prepare=prepare, alternates=name == "shift-flip")
 
 
 def check_images(images: Tensor) -> None:
@@ -82,15 +85,24 @@ def prepare(images: Tensor, preparation: Mapping[str, object]) -> Tensor:
     return kinds[kind](images, **numbers)
 
 
-def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 images (N, C, H, W), in units of full brightness."""
+def statistics(images: Tensor | Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images (N, C, H, W), in units of full brightness.
+
+    The images are one tensor, or some at a time.
+    """
     levels = torch.arange(256, dtype=torch.float64) / 255
     means, deviations = [], []
-    for channel in images.unbind(1):
-        share = channel.flatten().bincount(minlength=256).double().cpu() / channel.numel()
+    parts = [_brightness(some) for some in ([images] if isinstance(images, Tensor) else images)]
+    for counts in torch.stack(parts).sum(0):
+        share = counts.double() / counts.sum()
         means.append(float(share @ levels))
         deviations.append(math.sqrt(float(share @ (levels - means[-1]) ** 2)))
     return tuple(means), tuple(deviations)
+
+
+def _brightness(images: Tensor) -> Tensor:
+    """How many pixels of each channel have each brightness: (N, C, H, W), uint8 -> (C, 256)."""
+    return torch.stack([channel.flatten().bincount(minlength=256).cpu() for channel in images.unbind(1)])
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -126,11 +138,17 @@ def crop_and_flip(images: Tensor, generator: Generator, pad: int = 4) -> Tensor:
     return flip(crop(images, rows, columns, pad), mirrored)
 
 
-def crop(images: Tensor, rows: Tensor, columns: Tensor, pad: int) -> Tensor:
+def shift(images: Tensor, generator: Generator, pad: int = 2) -> Tensor:
+    """Images moved by up to ``pad`` pixels; what comes in is reflected."""
+    rows, columns = torch.randint(0, 2 * pad + 1, (2, len(images)), generator=generator).to(images.device)
+    return crop(images.float(), rows, columns, pad, mode="reflect")
+
+
+def crop(images: Tensor, rows: Tensor, columns: Tensor, pad: int, mode: str = "constant") -> Tensor:
     """Pad each image by ``pad``, then cut its own size out of it at its row and column (N,)."""
     height, width = images.shape[2:]
     # (N, C, 2 pad + 1, 2 pad + 1, H, W): all crops of all images, a view that costs nothing
-    crops = F.pad(images, (pad, pad, pad, pad)).unfold(2, height, 1).unfold(3, width, 1)
+    crops = F.pad(images, (pad, pad, pad, pad), mode=mode).unfold(2, height, 1).unfold(3, width, 1)
     return crops[torch.arange(len(images), device=images.device), :, rows, columns]
 
 

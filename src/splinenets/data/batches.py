@@ -26,6 +26,12 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(samples, generator=seeded("order", seed, epoch))
 
 
+@lru_cache(maxsize=2)
+def mirrored(samples: int, seed: int, epoch: int) -> Tensor:
+    """Which samples are mirrored in an epoch: each in every other one. It is kept for the next step too."""
+    return (torch.rand(samples, generator=seeded("mirror", seed)) < 0.5) ^ bool(epoch % 2)
+
+
 def share(start: int, stop: int, part: int, parts: int) -> tuple[int, int]:
     """The bounds of one of ``parts`` consecutive parts of a range; their lengths differ by at most 1."""
     length = stop - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,10 +21,20 @@ class Split:
     labels: Tensor
     values: Tensor | None = None
 
-    def part(self, chosen: slice | Tensor, device: torch.device | None = None) -> Split:
-        """Some of it, on another device if one is named."""
+    def part(self, chosen: slice | Tensor, device: torch.device | None = None, images: Tensor | None = None) -> Split:
+        """Some of it, on another device if one is named; ``images`` are those chosen, if they are there already."""
         values = None if self.values is None else self.values[chosen].to(device)
-        return Split(self.images[chosen].to(device), self.labels[chosen].to(device), values)
+        images = self.images[chosen] if images is None else images
+        return Split(images.to(device), self.labels[chosen].to(device), values)
+
+    def whole(self, device: torch.device) -> Split:
+        """All of it on another device, but for images that are still on disk."""
+        return self.part(slice(None), device, self.images)
+
+    def narrow(self, part: slice) -> Split:
+        """A part of it, as it lies; images on disk stay there."""
+        images = self.images[part] if isinstance(self.images, Tensor) else self.images.narrow(part)
+        return self.part(part, images=images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,11 @@ class Dataset:
     train: Split
     test: Split
     classes: tuple[str, ...]
+
+    def in_colour(self) -> Dataset:
+        """The same, grey images with three equal channels, which take no memory of their own."""
+        train, test = (replace(part, images=part.images.expand(-1, 3, -1, -1)) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
 
 @dataclass(frozen=True, kw_only=True)

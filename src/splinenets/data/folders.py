@@ -1,25 +1,23 @@
-"""Folders of images, one folder per class."""
+"""Data sets of image files: all of them in memory, or decoded when they are asked for."""
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from .dataset import Dataset, Split
+from .decoding import Place, read_image, read_shape
+from .listing import CSV_PREFIX, FOLDER_PREFIX, File, Listing, list_images
+from .streams import CHOICES, Stream, exceeds_memory
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
-GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
-COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
+BROKEN = ("stop", "skip")
 
 
 def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
@@ -28,68 +26,110 @@ def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out:
     Below ``path`` lie either train/CLASS/... and test/CLASS/... (or val/ in place of test/), or CLASS/... alone; then
     the share ``held_out`` of each class becomes its test images, chosen by file name: the same on every machine.
     An image is scaled until it fills ``size``, and what juts out is cut off evenly. Images are grey if all files are,
-    otherwise RGB; transparency is dropped.
+    otherwise RGB; what is transparent is grey.
     """
-    path = Path(path).expanduser()
+    return load_listed(f"{FOLDER_PREFIX}{path}", size, held_out)
+
+
+def load_csv(path: str | Path, size: int | tuple[int, int] = 32, *, held_out: float = 0.2) -> Dataset:
+    """A data set of the image files that a CSV file lists, with their labels: like ``load_folder`` otherwise.
+
+    Its columns are file and label and, if you like, split (train, test or val) and value, a number for each image.
+    """
+    return load_listed(f"{CSV_PREFIX}{path}", size, held_out)
+
+
+def load_listed(
+    name: str,
+    size: int | tuple[int, int] = 32,
+    held_out: float = 0.2,
+    *,
+    stream: str = "auto",
+    broken: str = "stop",
+) -> Dataset:
+    """The images of "folder:PATH", "csv:PATH" or "tar:PATH".
+
+    stream  always: images are decoded when they are asked for; never: all of them are in memory; auto: they are, unless
+            they would take more than half of it
+    broken  stop: a file that cannot be read is an error, as soon as it is met; skip: all files are decoded once to
+            begin with, and such files are left out with a warning
+    """
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
         raise ValueError(f"size must be at least 1 pixel, got {size}")
-    if not 0 < held_out < 1:
-        raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
-    train, test = find_images(path, held_out)
-    count = sum(map(len, train.values()))
-    images = read_images([file for files in (*train.values(), *test.values()) for file in files], height, width)
+    for word, choices in ((stream, CHOICES), (broken, BROKEN)):
+        if word not in choices:
+            raise ValueError(f"unknown choice {word!r}, choose from {', '.join(choices)}")
+    listing = list_images(name, held_out)
+    if broken == "skip":
+        listing = readable(listing, height, width)
+    return load_listing(listing, height, width, stream)
+
+
+def load_listing(listing: Listing, height: int, width: int, stream: str = "auto") -> Dataset:
+    """All files of a listing."""
+    files = [file.path for file in (*listing.train, *listing.test)]
+    images: Tensor | Stream
+    if stream == "always" or (stream == "auto" and exceeds_memory(3 * len(files) * height * width)):
+        images = Stream(files, channels_of(files), height, width)
+    else:
+        images = read_images(files, height, width)
+    train, test = slice(len(listing.train)), slice(len(listing.train), None)
     return Dataset(
-        name=f"folder:{path}",
-        train=Split(images[:count], class_numbers(train)),
-        test=Split(images[count:], class_numbers(test)),
-        classes=tuple(train),
+        name=listing.name,
+        train=_split(listing, listing.train, images, train),
+        test=_split(listing, listing.test, images, test),
+        classes=listing.classes,
     )
 
 
-def find_images(path: Path, held_out: float) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-    """The files of each class, for training and for testing."""
-    if not path.is_dir():
-        raise ValueError(f"there is no folder {path}")
-    tests = [path / name for name in ("test", "val") if (path / name).is_dir()]
-    if (path / "train").is_dir() and tests:
-        train, test = files_by_class(path / "train"), files_by_class(tests[0])
-        if odd := sorted(set(train) ^ set(test)):
-            raise ValueError(f"{path / 'train'} and {tests[0]} must hold the same classes, but only one has {odd[0]!r}")
-        return train, test
-    classes = files_by_class(path)
-    train, test = {}, {}
-    for name, files in classes.items():
-        if len(files) < 2:
-            raise ValueError(f"class {name!r} in {path} has 1 image: to train and to test takes at least 2")
-        mixed = sorted(files, key=lambda file: hashlib.sha256(file.name.encode(errors="surrogateescape")).digest())
-        count = min(max(round(held_out * len(files)), 1), len(files) - 1)
-        train[name], test[name] = sorted(mixed[count:]), sorted(mixed[:count])
-    return train, test
+def _split(listing: Listing, files: Sequence[File], images: Tensor | Stream, part: slice) -> Split:
+    own = images.narrow(part) if isinstance(images, Stream) else images[part]
+    # a stream does all that a tensor of images is asked for
+    return Split(cast(Tensor, own), class_numbers(listing, files), values_of(files))
 
 
-def files_by_class(path: Path) -> dict[str, list[Path]]:
-    """The image files in each folder of ``path``, all in alphabetical order."""
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    if len(folders) < 2:
-        raise ValueError(f"{path} must hold one folder for each of at least 2 classes, got {len(folders)}")
-    classes = {}
-    for folder in folders:
-        classes[folder.name] = sorted(
-            file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+def readable(listing: Listing, height: int, width: int) -> Listing:
+    """A listing without the files that cannot be read, each of which is named in a warning."""
+
+    def reads(file: File) -> bool:
+        try:
+            read_image(file.path, height, width)
+        except ValueError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            return False
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        train, test = (
+            tuple(file for file, good in zip(files, pool.map(reads, files), strict=True) if good)
+            for files in (listing.train, listing.test)
         )
-        if not classes[folder.name]:
-            raise ValueError(f"class {folder.name!r} is empty: {folder} has no images ({', '.join(sorted(SUFFIXES))})")
-    return classes
+    for label in listing.classes:
+        if not all(any(file.label == label for file in files) for files in (train, test)):
+            raise ValueError(f"{listing.name} has too few images of {label!r} that can be read")
+    return replace(listing, train=train, test=test)
 
 
-def class_numbers(classes: Mapping[str, Sequence[Path]]) -> Tensor:
-    """The label of every file, in order: (N,), int64."""
-    counts = torch.tensor([len(files) for files in classes.values()])
-    return torch.arange(len(classes)).repeat_interleave(counts)
+def channels_of(files: Sequence[Place]) -> int:
+    """1 if all files are grey, otherwise 3; their pixels are not read."""
+    with ThreadPoolExecutor() as pool:
+        return max(channels for channels, _, _ in pool.map(read_shape, files))
 
 
-def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
+def class_numbers(listing: Listing, files: Sequence[File]) -> Tensor:
+    """The label of every file: (N,), int64."""
+    number = {label: index for index, label in enumerate(listing.classes)}
+    return torch.tensor([number[file.label] for file in files])
+
+
+def values_of(files: Sequence[File]) -> Tensor | None:
+    """The number of every file: (N,), float32, or None if they have none."""
+    values = [file.value for file in files if file.value is not None]
+    return torch.tensor(values) if len(values) == len(files) else None
+
+
+def read_images(files: Sequence[Place], height: int, width: int) -> Tensor:
     """Files as (N, C, H, W), uint8; C is 1 if all of them are grey, otherwise 3."""
     with ThreadPoolExecutor() as pool:  # decoding lets other threads run
         images = list(pool.map(lambda file: read_image(file, height, width), files))
@@ -98,34 +138,3 @@ def read_images(files: Sequence[Path], height: int, width: int) -> Tensor:
     for index, image in enumerate(images):
         batch[index] = image
     return batch
-
-
-def read_image(path: Path, height: int, width: int) -> Tensor:
-    """One file as (C, H, W), uint8: grey with C = 1, or RGB."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            return to_pixels(file, height, width)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
-
-
-def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
-    """An open image, scaled and cut to size: (C, H, W), uint8, grey with C = 1, or RGB."""
-    from PIL import Image, ImageOps
-
-    image = ImageOps.exif_transpose(file)
-    if image.mode not in GREY | COLOUR:
-        raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
-    if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
-        image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
-    # by way of RGBA, because a palette may hold transparent colours
-    image = image.convert("L") if image.mode in GREY else image.convert("RGBA").convert("RGB")
-    pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
-    return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
-
-
-def upper_byte(mode: str) -> int:
-    """Which of a pixel's two bytes counts more, by a mode such as "I;16B"; N is this machine's own order."""
-    return 0 if mode.endswith("B") or (mode.endswith("N") and sys.byteorder == "big") else 1

@@ -10,28 +10,38 @@ from torch import Tensor
 
 from ..files import cache_folder, read_metadata, replacing
 from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, to_dataset, verify
-from .folders import load_folder
+from .folders import load_listed
 from .formats import idx, read_folder
+from .listing import is_listed
 
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
-FOLDER_PREFIX = "folder:"
 ORIGINS = ("by hand", "system", "web", "npm")
 
 
 def load(
-    name: str = "embedded", root: str | Path | None = None, *, size: int | tuple[int, int] | None = None
+    name: str = "embedded",
+    root: str | Path | None = None,
+    *,
+    size: int | tuple[int, int] | None = None,
+    stream: str = "auto",
+    broken: str = "stop",
 ) -> Dataset:
-    """A data set by name, verified by the SHA-256 of its arrays, or the images in a folder, as "folder:PATH".
+    """A data set by name, verified by the SHA-256 of its arrays, or image files, as "folder:PATH", "csv:PATH" or
+    "tar:PATH".
 
     ``root`` is where data sets are stored (default $SPLINENETS_DATA, then the cache folder, ~/.cache/splinenets unless
-    $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of a folder (default 32) and goes with nothing else.
+    $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of files (default 32) and goes with nothing else.
+    ``stream`` and ``broken`` are for image files too: see ``load_listed``.
     """
-    if name.startswith(FOLDER_PREFIX):
-        return load_folder(name.removeprefix(FOLDER_PREFIX), 32 if size is None else size)
+    if is_listed(name):
+        return load_listed(name, 32 if size is None else size, stream=stream, broken=broken)
     if name not in KNOWN:
-        raise ValueError(f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give a folder as 'folder:PATH'")
+        raise ValueError(
+            f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give images of your own as 'folder:PATH', "
+            f"'csv:PATH' or 'tar:PATH'"
+        )
     if size is not None:
-        raise ValueError(f"size resizes the images of a folder only, got size={size} for {name!r}")
+        raise ValueError(f"size resizes the images of a folder or CSV file only, got size={size} for {name!r}")
     if name == EMBEDDED.name:
         return load_embedded()
     return to_dataset(KNOWN[name], read_stored(KNOWN[name], data_root(root))[0])

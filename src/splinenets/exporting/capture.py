@@ -10,90 +10,208 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
+from ..conditions import Bound, Conditioned, Conditions
 from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution
 from ..path import nearest_positions
-from ..projection import FoldedProjection
+from ..projection import External, FoldedProjection
 
+IMAGES, LOGITS = "images", "logits"  # the names of the first input and of the output; other inputs are conditions
 library = torch.library.Library("splinenets", "FRAGMENT")
 library.define(
-    "layer(Tensor x, Tensor? parent, str name, float diffusion, SymInt[] shape, int coordinates) -> (Tensor, Tensor)"
+    "layer(Tensor x, Tensor? parent, Tensor[] given, str name, float diffusion, SymInt[] shape, int coordinates)"
+    " -> (Tensor, Tensor)"
 )
+library.define("place(Tensor values, float[] low, float[] high) -> Tensor")
 
 
-def _shapes(
-    x: Tensor, parent: Tensor | None, name: str, diffusion: float, shape: list[int], coordinates: int
+def _layer_shapes(
+    x: Tensor,
+    parent: Tensor | None,
+    given: list[Tensor],
+    name: str,
+    diffusion: float,
+    shape: list[int],
+    coordinates: int,
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty((x.shape[0], *shape)), x.new_empty((x.shape[0], coordinates))
 
 
-torch.library.register_fake("splinenets::layer", _shapes, lib=library)
-LAYER = torch.ops.splinenets.layer.default
+def _place_shape(values: Tensor, low: list[float], high: list[float]) -> Tensor:
+    return torch.empty_like(values)
+
+
+torch.library.register_fake("splinenets::layer", _layer_shapes, lib=library)
+torch.library.register_fake("splinenets::place", _place_shape, lib=library)
+LAYER = torch.ops.splinenets.layer.default  # its position is ``given``, side by side, or its own choice if that is []
+PLACE = torch.ops.splinenets.place.default  # values of a condition as positions, those outside the range at its ends
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network is called with: images (N, C, H, W), and the values of every condition, (N, size) each.
+
+    A sequence of samples: ``inputs[:1]`` is the first with its conditions.
+    """
+
+    images: Tensor
+    conditions: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, conditions: Conditions, *inputs: Any, **named: Any) -> Inputs:
+        """What stands in a call of a network that is told these conditions; whatever does not fit is an error."""
+        (images, *more), given = conditions.sort(inputs, named)
+        if named or more:
+            names = [*named, *(name for each in more if isinstance(each, Mapping) for name in each), "without a name"]
+            known = f"choose from {', '.join(conditions)}" if conditions else "this network takes images alone"
+            raise ValueError(f"unknown condition {names[0]!r}, {known}")
+        like = torch.empty(0)  # float32, on the CPU
+        return cls(images, {n: conditions.read(n, value, len(images), like) for n, value in given.items()})
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of a file's inputs."""
+        return self.images, *self.conditions.values()
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same change for all of them."""
+        return Inputs(change(self.images), {name: change(values) for name, values in self.conditions.items()})
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, samples: slice | Tensor) -> Inputs:
+        return self.each(lambda values: values[samples])
+
+    def join(self, more: Inputs) -> Inputs:
+        """These samples, then more."""
+        conditions = {name: torch.cat([values, more.conditions[name]]) for name, values in self.conditions.items()}
+        return Inputs(torch.cat([self.images, more.images]), conditions)
+
+    def split(self, size: int) -> list[Inputs]:
+        """Batches of this size; an empty batch is one."""
+        return [self[start : start + size] for start in range(0, max(len(self), 1), size)]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the network: images, and conditions by name if there are any."""
+        return (self.images, self.conditions) if self.conditions else (self.images,)
+
+    def call(self, net: Callable[..., Tensor]) -> Tensor:
+        """What a network says to them."""
+        return net(*self.arguments())
+
+
+def conditions_of(net: nn.Module) -> Conditions:
+    """What a network is told."""
+    return net.conditions if isinstance(net, Conditioned) else Conditions({}, {})
 
 
 @dataclass(frozen=True)
 class Capture:
-    """The graph, and the spline layers that its nodes name."""
+    """The graph, the spline layers that its nodes name, and the names of its inputs, images first."""
 
     program: ExportedProgram
     layers: dict[str, SplineLayer]
+    inputs: tuple[str, ...]
 
 
-def capture(net: nn.Module, example: Tensor, *, any_batch: bool, obstacles: Obstacles | None = None) -> Capture:
-    """Follow an example through a deployed network, which is changed by it; spline layers become single nodes."""
+def capture(
+    net: nn.Module,
+    example: Inputs | Tensor,
+    *,
+    any_batch: bool,
+    many_rows: bool = False,
+    obstacles: Obstacles | None = None,
+) -> Capture:
+    """Follow an example through a deployed network, which is changed by it; spline layers become single nodes.
+
+    many_rows  whether linear layers that get several rows of a sample are single nodes, too
+    """
+    example = Inputs(example, {}) if isinstance(example, Tensor) else example
     layers: dict[str, SplineLayer] = {}
     for name, layer in net.named_modules():
-        if isinstance(layer, SplineConv2d | SplineLinear) and isinstance(layer.projection, FoldedProjection):
+        if isinstance(layer, SplineConv2d | SplineLinear) and isinstance(layer.projection, FoldedProjection | External):
             layers[name] = layer
-            layer.forward = partial(_forward, layer, name, type(layer).forward)  # type: ignore[method-assign]
-    captured = Capture(trace_graph(net, example, any_batch=any_batch), layers)
+            layer.forward = partial(_forward, layer, name, type(layer).forward, many_rows)  # type: ignore[method-assign]
+    if isinstance(net, Conditioned):
+        net.place = partial(_place, net.conditions)  # type: ignore[method-assign]
+    captured = Capture(trace_graph(net, example, any_batch=any_batch), layers, (IMAGES, *example.conditions))
     if obstacles is not None:
         obstacles.graph = captured.program.graph
     return captured
 
 
-def trace_graph(net: nn.Module, example: Tensor, *, any_batch: bool) -> ExportedProgram:
+def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> ExportedProgram:
     """``torch.export``, for the example's batch or for any."""
-    example, shapes = example.clone(), None  # a view would bring all images it was cut from into the file
+    shapes: Any = None
+    example = example.each(Tensor.clone)  # a view would bring all images it was cut from into the file
     if any_batch:
-        example = example if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
-        shapes = ({0: Dim("batch", min=1)},)
+        example = example if len(example) > 1 else example.each(lambda x: x.repeat(2, *[1] * (x.dim() - 1)))
+        batch = {0: Dim("batch", min=1)}
+        # a network that is told something has the arguments *inputs
+        shapes = ((batch, dict.fromkeys(example.conditions, batch)),) if example.conditions else (batch,)
     with torch.no_grad():
-        return torch.export.export(net, (example,), dynamic_shapes=shapes)
+        return torch.export.export(net, example.arguments(), dynamic_shapes=shapes)
 
 
-def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], input: Tensor) -> Tensor:
+def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_rows: bool, input: Tensor) -> Tensor:
     """What ``layer`` computes, as one node; in its plain form where it is not one convolution or matrix product."""
     x = layer.check_input(input)
     parent, level = layer.path.parent(layer)
     if not layer.needs_parent:
         parent = None
-    if x.dim() != input.dim() or not _is_simple(layer, x) or (parent is not None and parent.shape[0] != x.shape[0]):
+    given = _given(layer)
+    others = [*given, *([] if parent is None else [parent])]
+    simple = _is_simple(layer, x, many_rows) and x.dim() == input.dim()
+    if not simple or any(other.shape[0] != x.shape[0] for other in others):
         return plain(layer, input)
     shape = list(_output_shape(layer, x))
-    y, position = LAYER(x, parent, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
+    y, position = LAYER(x, parent, given, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
     layer.path.visit(layer, position, None)
     return y
 
 
-def _is_simple(layer: SplineLayer, x: Tensor) -> bool:
-    return x.dim() == 2 if isinstance(layer, SplineLinear) else getattr(layer, "padding_mode", "zeros") == "zeros"
+def _given(layer: SplineLayer) -> list[Tensor]:
+    """The positions that a layer is given from outside, one for each of its conditions; [] where it has its own."""
+    if not isinstance(layer.projection, External):
+        return []
+    given = layer.path.state.given or {}
+    return [given[name] for name in layer.projection.conditions if name in given]
+
+
+def _place(conditions: Conditions, name: str, values: Tensor) -> Tensor:
+    """``Conditions.place`` as one node."""
+    low, high = (_numbers(bound, values.shape[1]) for bound in (conditions[name].low, conditions[name].high))
+    return PLACE(values, low, high)
+
+
+def _numbers(bound: Bound, size: int) -> list[float]:
+    """A bound for each number of a condition."""
+    return [float(number) for number in (bound if isinstance(bound, tuple) else (bound,) * size)]
+
+
+def _is_simple(layer: SplineLayer, x: Tensor, many_rows: bool) -> bool:
+    if isinstance(layer.projection, External) and not _given(layer):
+        return False  # and its plain form says so
+    if isinstance(layer, SplineLinear):
+        return x.dim() == 2 or many_rows
+    return getattr(layer, "padding_mode", "zeros") == "zeros"
 
 
 def _output_shape(layer: SplineLayer, x: Tensor) -> tuple[int, ...]:
     operation = layer.operation
-    size = operation.output_size(x.shape[2:]) if isinstance(operation, Convolution) else ()
-    return (layer.filters, *size)
+    if isinstance(operation, Convolution):
+        return layer.filters, *operation.output_size(x.shape[2:])
+    return *x.shape[1:-1], layer.filters
 
 
 def matching(layer: SplineLayer, inherited: int) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from ..conditions import Conditions
 from ..kernels import Unavailable
-from .capture import Obstacles
+from .capture import Inputs, Obstacles
 
 KEY = "splinenets"  # of our metadata, beside others' in the same file
 
@@ -22,17 +24,28 @@ KEY = "splinenets"  # of our metadata, beside others' in the same file
 class Exported:
     """A network from a file: images (N, C, H, W) -> logits (N, classes).
 
-    metadata  "purpose", "knots", "input" (C, H, W), "layers" (name -> spec), and what the writer added; exports of runs
-              have "classes", "preparation" (what to do with bytes to get images), "data", "network", "model", "step"
+    metadata  "purpose", "knots", "input" (C, H, W), "layers" (name -> spec), "conditions" (name -> low, high, size) of
+              a network that is told something, and what the writer added; exports of runs have "classes",
+              "preparation" (what to do with bytes to get images), "data", "network", "model", "step"
+    forward   what the runtime computes from one batch: images, then the values of each condition, (N, size)
     """
 
     metadata: dict[str, Any]  # whatever JSON knows
-    forward: Callable[[Tensor], Tensor]
+    forward: Callable[..., Tensor]
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """The network's answer; an export for latency takes images one by one."""
+    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
+        """The network's answer to ``(images)`` or ``(images, condition)``, as ``sn.condition`` takes them.
+
+        An export for latency takes images one by one.
+        """
+        batch = Inputs.of(self.conditions, *inputs, **named)
         one = self.metadata["purpose"] == "latency"
-        return torch.cat([self.forward(part) for part in images.split(1 if one else max(len(images), 1))])
+        return torch.cat([self.forward(*part.tensors()) for part in batch.split(1 if one else max(len(batch), 1))])
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What the network is told."""
+        return Conditions.from_description(self.metadata.get("conditions", {}))
 
 
 class NewerFile(ValueError):
@@ -42,7 +55,7 @@ class NewerFile(ValueError):
 class Runtime(Protocol):
     """What the module of a format has."""
 
-    def dump(self, net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+    def dump(self, net: nn.Module, example: Inputs, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
         """A deployed network and its metadata as a file's content."""
 
     def load(self, content: bytes, threads: int) -> Exported:
@@ -85,7 +98,9 @@ def load_export(path: str | PathLike[str], *, to: str | None = None, threads: in
     path = Path(path)
     runtime, content = runtime_of(path, to), path.read_bytes()
     try:
-        return runtime.load(content, threads)
+        exported = runtime.load(content, threads)
+        exported.conditions  # noqa: B018  # which fails now, if at all
+        return exported
     except (Unavailable, MemoryError):
         raise
     except NewerFile as error:

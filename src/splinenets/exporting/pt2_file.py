@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..operators import strategy
-from .capture import Obstacles, trace_graph
+from .capture import Inputs, Obstacles, trace_graph
 from .formats import KEY, Exported
 
 
-def dump(net: nn.Module, example: Tensor, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
+def dump(net: nn.Module, example: Inputs, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
     """A program of torch's own operations, which needs nothing of ours to run; its extra file is our metadata."""
     with strategy("bank" if any_batch else "single"):  # the batch is one, or may be any
         program = trace_graph(net, example[:1], any_batch=any_batch)
@@ -26,9 +26,12 @@ def load(content: bytes, threads: int) -> Exported:
     """A program in torch, whose threads are the process's own business."""
     extra = {KEY: ""}
     module = torch.export.load(io.BytesIO(content), extra_files=extra).module()
+    metadata = json.loads(extra[KEY])
+    names = list(metadata.get("conditions", {}))
 
-    def forward(images: Tensor) -> Tensor:
+    def forward(images: Tensor, *values: Tensor) -> Tensor:
         with torch.inference_mode():
-            return module(images).clone()
+            conditions = dict(zip(names, values, strict=True))
+            return (module(images, conditions) if names else module(images)).clone()
 
-    return Exported(json.loads(extra[KEY]), forward)
+    return Exported(metadata, forward)

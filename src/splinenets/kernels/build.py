@@ -13,7 +13,9 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from ..files import cache_folder
+import torch
+
+from ..files import cache_folder, file_digest
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
@@ -27,10 +29,21 @@ class Unavailable(ValueError):
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The kernels, or None where they cannot be had: everything works without them."""
+    _work_alone_when_forked()
     try:
         return load(SOURCE, FLAGS)
     except Unavailable:
         return None
+
+
+@lru_cache(maxsize=1)
+def _work_alone_when_forked() -> None:
+    """Give torch one thread in processes forked from now on.
+
+    They have none of their parent's threads, for which torch's OpenMP would wait for ever; kernels see to themselves.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -44,9 +57,8 @@ def load(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL:
     target = folder / f"{source.stem}-{fingerprint(source, compiler, flags)}.so"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            compile_to(target, source, compiler, flags)
-        return ctypes.CDLL(str(target))
+        made = compiled(target) or compile_to(target, source, compiler, flags)
+        return ctypes.CDLL(str(made))
     except OSError as error:
         raise Unavailable(f"compiled code cannot be kept in {folder} ({error})") from None
 
@@ -71,8 +83,19 @@ def _texts(source: Path, folders: tuple[Path, ...]) -> tuple[str, ...]:
     return text, *(part for header in headers for part in _texts(header, folders))
 
 
-def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]) -> None:
-    """Compile under another name first: several processes may do so at once."""
+def compiled(target: Path) -> Path | None:
+    """What was compiled before and is whole; damaged code would end the process, so its name ends with its digest."""
+    kept = target.parent.glob(f"{target.stem}-*.so")
+    return next((path for path in kept if path == sealed(target, path)), None)
+
+
+def sealed(target: Path, content: Path) -> Path:
+    """The name under which compiled code is kept."""
+    return target.with_stem(f"{target.stem}-{file_digest(content)[:16]}")
+
+
+def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]) -> Path:
+    """Compile under another name first: several processes may do so at once. Where it is kept in the end."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
         done = subprocess.run(
@@ -81,4 +104,4 @@ def compile_to(target: Path, source: Path, compiler: str, flags: tuple[str, ...]
         if done.returncode:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
             raise Unavailable(f"{compiler} cannot compile {source.name} ({reason.strip()})")
-        made.replace(target)
+        return made.replace(sealed(target, made))

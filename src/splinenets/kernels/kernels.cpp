@@ -10,6 +10,7 @@
 #include "splines.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +26,12 @@ constexpr int TILE = 24;
 #else
 constexpr int TILE = 12;  // accumulators that fit the registers, some left for operands
 #endif
+
+// A process that was forked has none of its parent's threads, and OpenMP would wait for them: there we work alone
+bool forked = false;
+const int watched = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+int team(int64_t wanted) { return forked ? 1 : int(wanted); }
+int team() { return team(omp_get_max_threads()); }
 
 // Two kinds of numbers: Real as stored, PER_UNIT of them in a unit
 
@@ -421,7 +428,7 @@ void forward(const Layer& layer, const Forward<T>& io) {
   const Plan<T> plan(layer);
   const int64_t units = plan.row / T::PER_UNIT, image = plan.padded_h * plan.padded_w * plan.depth;
   const int64_t all_filters = plan.filter_blocks * LANES;
-#pragma omp parallel
+#pragma omp parallel num_threads(team())
   {
     const int64_t room = LANES * round_up(plan.channels * plan.taps, LANES);
     scratch.reserve(image * 4 + all_filters * plan.row * 8 + 8 * room + plan.splines * plan.active * sizeof(Active) +
@@ -695,7 +702,7 @@ void backward(const Layer& layer, const Gradients<T>& io) {
   const int64_t image = plan.height * plan.width * plan.channels, output = plan.out_height * plan.out_width * plan.filters;
   const int64_t coordinates = plan.splines * plan.dims, sample = plan.filters * plan.row;
   memset(io.position_grad, 0, 4 * plan.samples * coordinates);
-#pragma omp parallel num_threads(int(io.threads))
+#pragma omp parallel num_threads(team(io.threads))
   {
     Backward<T> work(layer);
     const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
@@ -743,7 +750,7 @@ void backward(const Layer& layer, const Gradients<T>& io) {
 // The mean over an image's places: (N, places, channels) -> (N, channels)
 template <class T>
 void pool(int64_t samples, int64_t places, int64_t channels, const typename T::Real* x, float* to) {
-#pragma omp parallel for schedule(static) if (samples > 1)
+#pragma omp parallel for schedule(static) num_threads(team()) if (samples > 1)
   for (int64_t n = 0; n < samples; n++) {
     float* means = to + n * channels;
     memset(means, 0, 4 * channels);
@@ -756,7 +763,7 @@ void pool(int64_t samples, int64_t places, int64_t channels, const typename T::R
 template <class T>
 void spread(int64_t samples, int64_t places, int64_t channels, const float* grad, typename T::Real* to) {
   const float each = 1.0f / places;
-#pragma omp parallel for schedule(static) if (samples > 1)
+#pragma omp parallel for schedule(static) num_threads(team()) if (samples > 1)
   for (int64_t n = 0; n < samples; n++) {
     typename T::Real* image = to + n * places * channels;
     int64_t c = 0;
@@ -776,7 +783,7 @@ void spread(int64_t samples, int64_t places, int64_t channels, const float* grad
 template <class T>
 void arrange(const Layer& layer, const float* knots, const Base& base, typename T::Real* to) {
   const Plan<T> plan(layer);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(team())
   for (int64_t r = 0; r < plan.rows * plan.filters; r++) {
     const float* knot = knots + r * plan.channels * plan.taps;
     memset(to + r * plan.row, 0, sizeof(*to) * plan.row);

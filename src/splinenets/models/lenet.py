@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..constructors import remembered
+
 
 class LeNet(nn.Module):
     """5x5 convolutions with s and 2s filters, each with ReLU and 2x2 max pooling; dense layers with 4s and classes.
@@ -30,6 +32,7 @@ class LeNet(nn.Module):
         return self.dense2(x)
 
 
+@remembered
 def lenet(s: int = 32, *, in_channels: int = 1, image_size: int = 28, classes: int = 10, dropout: float = 0.5) -> LeNet:
     """LeNet-s for 28x28 grey or 32x32 colour images; ``s`` is the number of filters of the first convolution."""
     if s < 1:

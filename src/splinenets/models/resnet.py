@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..constructors import remembered
+
 SHORTCUTS = ("pad", "projection")
 
 
@@ -74,6 +76,7 @@ class ResNet(nn.Module):
         return self.dense(self.pool(x).flatten(1))
 
 
+@remembered
 def resnet(depth: int = 32, *, in_channels: int = 3, classes: int = 10, shortcut: str = "pad") -> ResNet:
     """ResNet-20, 32, 44, 56, 110 or any depth 6n + 2; shortcuts "pad" (no parameters, the original) or "projection"."""
     if depth < 8 or (depth - 2) % 6:

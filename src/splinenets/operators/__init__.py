@@ -1,11 +1,12 @@
 """The same answer computed in several ways, and the rule that picks one. See README.md in this folder."""
 
-from .choice import STRATEGIES, StrategyWarning, compute
+from .balance import balanced
+from .choice import STRATEGIES, StrategyWarning, compute, out_of_memory
 from .decision import Decision, decide, kernel_decides, pool_beside, pooled_features
 from .fused import fused, why_not
 from .mixing import Curves, mix_weights
 from .operation import Convolution, LinearMap, Operation
-from .serving import strategy, transformed
+from .serving import readable, strategy, transformed
 
 __all__ = [
     "STRATEGIES",
@@ -15,13 +16,16 @@ __all__ = [
     "LinearMap",
     "Operation",
     "StrategyWarning",
+    "balanced",
     "compute",
     "decide",
     "fused",
     "kernel_decides",
     "mix_weights",
+    "out_of_memory",
     "pool_beside",
     "pooled_features",
+    "readable",
     "strategy",
     "transformed",
     "why_not",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from .serving import obstacle
+from .serving import obstacle, readable
 
 
 def pooled_features(x: Tensor, channel_dim: int) -> Tensor:
@@ -76,14 +76,20 @@ class Decision(NamedTuple):
     slope: float
 
 
-def kernel_decides(features: Tensor, decision: Decision) -> bool:
+def kernel_decides(features: Tensor, parent: Tensor | None, decision: Decision) -> bool:
     """Whether the kernel may decide: for one sample of float32 numbers, when nothing is to be learnt."""
+    coordinates, length = sizes = next(t for t in decision[:2] if t is not None).shape[-2:]
     return (
         not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and features.shape[0] == 1
         and not torch.is_autocast_enabled("cpu")
         and all(t is None or t.dtype == torch.float32 for t in (features, *decision[:4]))
+        and features.numel() == length
+        and (parent is None or parent.shape == (1, coordinates))
+        and all(t is None or t.shape[-2:] == sizes for t in decision[:2])
+        and all(t is None or t.shape == (coordinates,) for t in decision[2:4])
+        and readable(parent, *decision[:4])
         and not obstacle(features, torch.float32)
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import kernels
 from .mixing import Curves
 from .operation import Convolution, Operation
-from .serving import obstacle
+from .serving import PLAIN, obstacle, readable
 from .strategies import grouped
 
 AS_THEY_ARE = 16  # samples up to which it does not pay to rearrange all knots first
@@ -42,22 +42,22 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     For layers with which ``why_not`` finds nothing wrong.
     """
     assert isinstance(operation, Convolution)
-    return _operator(x)(
+    inputs = (
         x.to(dtype_of(x)),
         position.float(),
         curves.knots.float(),
         None if curves.base is None else curves.base.float(),
         None if bias is None else bias.float(),
-        *(operation.kernel, operation.stride, operation.sides(), operation.dilation),
-        *(curves.splines, curves.dims, curves.degree),
     )
+    setting = (operation.kernel, operation.stride, operation.sides(), operation.dilation)
+    return _operator()(*inputs, *setting, curves.splines, curves.dims, curves.degree)
 
 
-def _operator(x: Tensor) -> Callable[..., Tensor]:
+def _operator() -> Callable[..., Tensor]:
     """The operator, for graphs; outside of them what is behind it: the way through torch's dispatcher takes time."""
     if torch.compiler.is_compiling():
         return ops.conv2d if torch.is_grad_enabled() else ops.conv2d_inference
-    return _Differentiable.apply if torch.is_grad_enabled() else _inference
+    return _under_autograd if torch.is_grad_enabled() else _inference
 
 
 def why_not(x: Tensor, curves: Curves, operation: Operation) -> str:
@@ -88,10 +88,29 @@ def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, b
     return kernels.channels_last(x), position.contiguous(), knots.contiguous(), base, bias
 
 
+def _serves(x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> bool:
+    """Whether the kernels may read all of this; torch's own operations say what is wrong with anything else.
+
+    There may be no kernel here for a graph that was made elsewhere.
+    """
+    kernel, *_, splines, dims, degree = setting
+    rows, filters, fan_in = knots.shape
+    return (
+        kernels.has_kernel(x.dtype)
+        and readable(x, position, knots, base, bias)
+        and position.shape == (x.shape[0], splines * dims)
+        and rows % dims == 0
+        and rows // dims > degree
+        and fan_in == x.shape[1] * kernel[0] * kernel[1]
+        and (base is None or base.shape == (filters, x.shape[1], *kernel))
+        and (bias is None or bias.shape == (filters,))
+    )
+
+
 def _inference(
     x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
 ) -> Tensor:
-    if not kernels.has_kernel(x.dtype):  # a graph that was made elsewhere
+    if not _serves(x, position, knots, base, bias, *setting):
         return _composite(x, position, knots, base, bias, *setting)
     x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
     geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
@@ -115,7 +134,8 @@ def _backward(
     x, grad = kernels.channels_last(x), kernels.channels_last(grad)
     geometry = _geometry(x, arranged.shape[1], arranged.shape[0], tuple(setting))
     wanted = (image_too, bias_too)
-    image, place, knots, bias = kernels.backward(geometry, x, position.contiguous(), arranged, grad, *wanted)
+    position, arranged = position.contiguous(), arranged.contiguous()  # hooks on what is saved may have moved them
+    image, place, knots, bias = kernels.backward(geometry, x, position, arranged, grad, *wanted)
     return x.new_empty(0) if image is None else image, place, knots, knots.new_empty(0) if bias is None else bias
 
 
@@ -198,9 +218,9 @@ def _composite(x: Any, position: Any, knots: Any, base: Any, bias: Any, *setting
 
 
 def _under_autograd(x: Tensor, *rest: Any) -> Tensor:
-    if x.device.type != "cpu" or not kernels.has_kernel(x.dtype):  # a graph that was made elsewhere
-        return _composite(x, *rest)
-    return _Differentiable.apply(x, *rest)  # type: ignore[no-untyped-call]
+    traced = type(x) not in PLAIN
+    serves = x.device.type == "cpu" and kernels.has_kernel(x.dtype) if traced else _serves(x, *rest)
+    return _Differentiable.apply(x, *rest) if serves else _composite(x, *rest)  # type: ignore[no-untyped-call]
 
 
 library.impl("conv2d", _under_autograd, "Autograd")

@@ -103,7 +103,7 @@ class Convolution(NamedTuple):
         """The size of what a convolution of an image of this size gives."""
         per_axis = zip(size, self.margins(), self.dilation, self.kernel, self.stride, strict=True)
         found = tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in per_axis)
-        if not torch.compiler.is_compiling() and min(found) < 1:
+        if not torch.compiler.is_compiling() and min(*found, *size) < 1:
             raise ValueError(
                 f"a kernel of size {self.kernel} with padding {self.padding} and dilation {self.dilation} "
                 f"does not fit into an input of size {tuple(size)}"

@@ -13,6 +13,7 @@ from .. import kernels
 from .operation import Convolution, Operation
 
 NAMES = ("auto", "bank", "fused", "grouped", "measure", "single", "unfold")
+PLAIN = (Tensor, nn.Parameter)
 SHARES = 2**28  # bytes that the threads' shares of the knots' gradient may take together
 
 
@@ -63,10 +64,12 @@ def obstacle(
     if asked() not in ("auto", "fused", "measure"):
         return f"is not what was asked for, {asked()!r}"
     if not torch.compiler.is_compiling():
-        if type(x) is not Tensor and type(x) is not nn.Parameter:
+        if type(x) not in PLAIN:
             return f"needs plain tensors, got {type(x).__name__}"
         if transformed():
             return "does not know the transforms of torch.func"
+        if x.device.type == "cpu" and not readable(x, knots):
+            return "needs plain tensors, whose numbers lie in the CPU's memory"
     if x.device.type != "cpu":
         return f"runs on the CPU, got {x.device.type}"
     if operation is not None and not is_plain_2d(operation):
@@ -76,6 +79,13 @@ def obstacle(
     if knots is not None and torch.is_grad_enabled() and 4 * _threads() * knots.numel() > SHARES:
         return f"needs more than {SHARES >> 20} MB for the gradients of {knots.numel():,} numbers"
     return ""
+
+
+def readable(*tensors: Tensor | None) -> bool:
+    """Whether a kernel finds the numbers of these tensors where their address says: on the CPU, one by one."""
+    return all(
+        t is None or (type(t) in PLAIN and t.is_cpu and t.layout == torch.strided and not t.is_neg()) for t in tensors
+    )
 
 
 def _has_kernel(numbers: torch.dtype) -> bool:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..training import Recipe, load_recipe
-from ..training.recipe import STATIC, nearest
+from ..training.recipe import BALANCED, STATIC, nearest
 
 Settings = Mapping[str, Any]
 
@@ -44,7 +44,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A section of the paper. ``layers`` names those whose positions it is about; without any it is about accuracy."""
+    """A section of the paper, or, without ``paper``, one of ours.
+
+    ``layers`` names those whose positions it is about; without any it is about accuracy.
+    """
 
     title: str
     recipe: str
@@ -53,6 +56,7 @@ class Experiment:
     standard: Settings
     seeds: int = 1
     layers: tuple[str, ...] = ()
+    paper: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,34 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
     return Row(name=f"{spec}, w = {weight:g}", settings=settings, twin=twin)
 
 
+def _told(width: int, told: str, name: str = "", **settings: Any) -> Row:
+    """A LeNet on turned images that is told the angle, beside the plain one that is told it best."""
+    ways = {"nobody": "", "channels": ", told by channels", "scales": ", told by scales", "curves": ", told by a curve"}
+    curve = {"model": "D(12)-X-R4 closed", "knots": BALANCED}
+    return Row(
+        name=f"LeNet-{width}{ways[told]}{name}",
+        settings={"width": width, "told": told, **(curve if told == "curves" else {"model": STATIC}), **settings},
+        twin="" if told in ("nobody", "scales") else f"LeNet-{width}, told by scales",
+    )
+
+
+def _untold(width: int, model: str) -> Row:
+    """A LeNet on turned images that nobody tells the angle."""
+    settings = {"width": width, "told": "nobody", "model": model}
+    if model == STATIC:
+        return Row(name=f"LeNet-{width}", settings=settings)
+    own = {"plain": ("conv1",), "knots": BALANCED}
+    return Row(name=f"LeNet-{width} {model}", settings={**settings, **own}, twin=f"LeNet-{width}")
+
+
+SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
+# knots with plain gradients, as in the paper; they need a slower rate in a deep network
+PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
-RESNET_STANDARD = {"epochs": 8}
+RESNET_STANDARD = {**PLAIN_RESNET, "epochs": 8}
 RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
-HIERARCHICAL = {"knots_rate": 0.03}  # in a deep network decisions about decisions must not change faster
+HIERARCHICAL = {"knots": "at 0.03"}  # in a deep network decisions about decisions must not change faster
 KNOTS = (2, 3, 4, 5)
 OPTIONS = ("C-R4", "C-R3", "D-R4", "D-R3")
 ORIGINAL, AUGMENTED = ", original", ", augmented"
@@ -123,7 +150,7 @@ EXPERIMENTS = {
             ),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 24},
+        standard={"epochs": 24, **PLAIN},
     ),
     "fashion-specialization": Experiment(
         title="Fashion-MNIST, specialization of positions",
@@ -134,7 +161,7 @@ EXPERIMENTS = {
             *(_weighted("D(5)-D-R3", weight, "LeNet") for weight in (0.0, 0.05, 0.2, 1.0)),
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 6},
+        standard={"width": 16, "epochs": 6, **PLAIN},
         seeds=3,
         layers=("conv2", "dense1"),
     ),
@@ -149,7 +176,7 @@ EXPERIMENTS = {
             *_splines(["D(5)-D-R3"], "LeNet-32", suffix=", calibrated", calibrate=2500),
         ),
         quick=LENET_QUICK,
-        standard={"epochs": 16, "calibrate": 0},  # what that brings is a row of its own
+        standard={"epochs": 16, "calibrate": 0, **PLAIN},  # what that brings is a row of its own
         seeds=2,
     ),
     "cifar10-resnet-knots": Experiment(
@@ -175,6 +202,28 @@ EXPERIMENTS = {
         quick=RESNET_QUICK,
         standard=RESNET_STANDARD,
     ),
+    "turned": Experiment(
+        title="Fashion-MNIST turned by any angle",
+        recipe="turned-lenet",
+        rows=(
+            *(_untold(width, STATIC) for width in (4, 5, 6, 8)),
+            *(_untold(width, "D(5)-D-R3") for width in (4, 8)),
+            _told(4, "channels"),
+            _told(4, "scales"),
+            _told(4, "curves"),
+            _told(4, "curves", ", open", model="D(12)-X-R4"),
+            _told(4, "curves", ", plain gradients", **PLAIN),
+            _told(8, "channels"),
+            _told(8, "scales"),
+            _told(8, "curves"),
+            *(_told(width, "scales") for width in (9, 10, 12)),
+            *(_told(4, "nobody", f", {low:g} to {high:g} degrees", between=(low, high)) for low, high in SECTORS),
+        ),
+        quick=LENET_QUICK,
+        standard=PLAIN,
+        seeds=5,
+        paper=False,
+    ),
     "utilization": Experiment(
         title="Fashion-MNIST, utilization of positions",
         recipe="fashion-lenet",
@@ -189,7 +238,7 @@ EXPERIMENTS = {
             )
         ),
         quick=LENET_QUICK,
-        standard={"width": 16, "epochs": 3},
+        standard={"width": 16, "epochs": 3, **PLAIN},
         layers=("conv2", "dense1"),
     ),
 }
@@ -210,6 +259,8 @@ def trials(name: str, scale: str, seeds: int | None = None, only: Sequence[str] 
     if scale not in SCALES:
         raise ValueError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
     experiment = find(name)
+    if scale == "paper" and not experiment.paper:
+        raise ValueError(f"{name} is not in the paper, so it has no such scale: choose quick or standard")
     for pattern in only:
         if not any(fnmatchcase(row.name, pattern) for row in experiment.rows):
             raise ValueError(f"no row of {name} fits {pattern!r}{nearest(pattern, [r.name for r in experiment.rows])}")

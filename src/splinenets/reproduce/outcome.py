@@ -76,8 +76,8 @@ def table(experiment: Experiment, results: Mapping[str, Found]) -> str:
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
-    """Mean, and standard deviation where there are several values."""
-    return f"{mean(values):{sign}.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    """Mean, and its standard error where there are several values."""
+    return f"{mean(values):{sign}.2f}" + (f" ± {stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else "")
 
 
 def _cells(found: Found, twin: Found, layers: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -9,16 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from ..conditions import condition
-from ..conversion import convert
+from ..conversion import convert, copy_network
 from ..data import Augmentation, Dataset, Split, augmentation, load, seeded, statistics
 from ..data.augment import check_images
 from ..data.changes import Change, changed
-from ..layers import SplineLayer
-from ..models import lenet, resnet
+from ..data.listing import is_listed
+from ..layers import SplineLayer, check_memory
+from ..models import Air
+from ..projection import Projection
 from ..regularizer import MutualInformation
+from .networks import Shape, build_plain, check_answer, in_colour
 from .recipe import VALUE, Recipe
 from .told import ToldByChannels, ToldByScales, told_channels
+from .weights import load_weights
 
+WHITENED = 2_000  # images whose patches an Air whitens
+MEASURED = 20_000  # images on disk by whose brightness all are normalised
 EXAMPLES = 100  # images that show a converted network its sizes and first statistics
 DTYPES = {"float64": torch.float64}
 Inputs: TypeAlias = tuple[Tensor, ...]  # images (N, C, H, W), and values (N,) where a network is told them
@@ -65,9 +72,13 @@ class Task:
 
 def load_task(recipe: Recipe) -> Task:
     """Load and verify the data of a recipe."""
-    data = load(recipe.data, size=recipe.image_size if recipe.data.startswith("folder:") else None)
+    size = recipe.image_size if is_listed(recipe.data) else None
+    data = load(recipe.data, size=size, stream=recipe.stream, broken=recipe.broken)
     data = choose_images(data, recipe.images, recipe.held_out)
-    mean, deviation = statistics(data.train.images)
+    if in_colour(recipe):
+        data = data.in_colour()
+    measured = data.train.images if isinstance(data.train.images, Tensor) else data.train.images.narrow(slice(MEASURED))
+    mean, deviation = statistics(measured.split(250))
     augment = augmentation(recipe.augment, mean=mean, std=[max(d, 1e-3) for d in deviation])
     change, original = recipe.change, None
     if change is not None:
@@ -108,38 +119,65 @@ def choose_images(data: Dataset, images: int = 0, held_out: int = 0) -> Dataset:
             f"{data.name} has {len(labels)} training images, too few to train on {images or 'some'} "
             f"and hold out {held_out}"
         )
-    test = whole.part(slice(left, None)) if held_out else data.test
-    return replace(data, train=whole.part(slice(images or left)), test=test)
+    test = whole.narrow(slice(left, None)) if held_out else data.test
+    return replace(data, train=whole.narrow(slice(images or left)), test=test)
 
 
-def build_network(recipe: Recipe, task: Task) -> nn.Module:
+def build_twin(recipe: Recipe, task: Task, note: Callable[[str], object] = str) -> nn.Module:
+    """The plain network of a recipe as it starts, by its seed or with given weights; ``note`` is told what is odd."""
+    shape = shape_of(recipe, task)
+    torch.manual_seed(recipe.seed)
+    twin = build_plain(recipe, shape)
+    if isinstance(twin, Air):
+        twin.whiten(task.example(WHITENED)[0])
+    twin = twin.to(task.dtype)
+    if recipe.weights and (kept := load_weights(twin, recipe.weights, shape.classes)):
+        note(f"{' and '.join(kept)} start anew: {recipe.weights} has other classes")
+    if not recipe.ours and recipe.told != "channels":
+        check_answer(recipe, twin, task.example(2)[0], shape.classes)
+    return twin
+
+
+def shape_of(recipe: Recipe, task: Task) -> Shape:
+    """What the network of a recipe must fit."""
+    channels, height, width = task.data.train.images.shape[1:]
+    if recipe.network == "lenet" and height != width:
+        raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+    if recipe.told == "channels" and task.change:
+        channels += told_channels(task.change)
+    return Shape(channels=channels, size=height, classes=len(task.data.classes))
+
+
+def check_size(recipe: Recipe, task: Task) -> None:
+    """Raise if a network of ours is too large for this machine, before it is built; strangers cannot be sketched."""
+    if not recipe.ours:
+        return
+    with torch.device("meta"):
+        sketch = build_plain(recipe, shape_of(recipe, task))
+    copies = 1 if recipe.spec is None else 1 + recipe.spec.knots * recipe.spec.dims
+    size = sum(p.numel() for p in sketch.parameters()) * task.dtype.itemsize
+    check_memory(3 * copies * size, f"{recipe.network} with {recipe.model}, its gradients and their momentum")
+
+
+def build_network(recipe: Recipe, task: Task, note: Callable[[str], object] = str) -> nn.Module:
     """The network of a recipe as it starts: a static twin and its SplineNets have the same first weights.
 
     With ``variance`` in the spec, splines start as in the paper instead.
     """
-    channels, height, width = task.data.train.images.shape[1:]
-    if recipe.told == "channels" and task.change:
-        channels += told_channels(task.change)
-    torch.manual_seed(recipe.seed)
-    twin: nn.Module
-    if recipe.network == "lenet":
-        if height != width:
-            raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
-        classes = len(task.data.classes)
-        twin = lenet(recipe.width, in_channels=channels, image_size=height, classes=classes, dropout=recipe.dropout)
-    else:
-        twin = resnet(recipe.depth, in_channels=channels, classes=len(task.data.classes))
+    check_size(recipe, task)
+    twin = build_twin(recipe, task, note)
     if recipe.spec is None:
         return _told(recipe, task, twin).to(task.dtype)
-    twin = twin.to(task.dtype)
+    specs = dict.fromkeys(recipe.layers, recipe.spec)
     try:
-        net = convert(twin, recipe.spec, example=task.example()[:1], skip=recipe.plain, spread=recipe.spread)
+        net = convert(twin, specs, example=task.example()[:1], skip=recipe.plain, spread=recipe.spread)
     except ValueError as error:
         raise ValueError(f"model {recipe.model!r} on {recipe.network}: {error}") from None
-    if recipe.spec.variance is not None:
-        for layer in net.modules():
-            if isinstance(layer, SplineLayer):
-                layer.reset_knots(recipe.spread)
+    for layer in net.modules():
+        if isinstance(layer, SplineLayer) and recipe.spec.variance is not None:
+            layer.reset_knots(recipe.spread)
+        if isinstance(layer, SplineLayer | Projection):
+            layer.balanced = recipe.knots_share is None
     return _told(recipe, task, net)
 
 
@@ -166,21 +204,6 @@ def build_regularizer(recipe: Recipe, task: Task) -> MutualInformation | None:
     )
 
 
-def build_optimizer(recipe: Recipe, net: nn.Module) -> torch.optim.SGD:
-    """SGD with momentum; weight decay only for weights and knots. A group has its "share" of the learning rate.
-
-    Biases and normalisations are not decayed, nor are the matrices that match inherited positions: these are logits,
-    and decay would make every row an average. Knots that are offsets from a shared weight learn at their own rate.
-    """
-    names = {name for name, _ in net.named_parameters()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in net.named_parameters():
-        decay = 0.0 if parameter.dim() < 2 or ".matching." in name else recipe.weight_decay
-        offsets = name.endswith("knots") and name.removesuffix("knots") + "weight" in names
-        share = recipe.knots_rate if offsets else 1.0
-        groups.setdefault((decay, share), []).append(parameter)
-    return torch.optim.SGD(
-        [{"params": some, "weight_decay": decay, "share": share} for (decay, share), some in groups.items()],
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-    )
+def build_average(recipe: Recipe, net: nn.Module) -> nn.Module | None:
+    """The network that follows the one that learns, where a recipe has one."""
+    return copy_network(net).eval().requires_grad_(False) if recipe.average else None

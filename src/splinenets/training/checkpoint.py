@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +21,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from ..files import DamagedError, naming, read_sealed, replacing, write_sealed
+from ..files import DamagedError, check_fields, naming, read_sealed, replacing, write_sealed
+from .optimizer import Mover
 
 FORMAT = 1
+MODEL, AVERAGE = "model.", "average."  # how names of weights begin
+# what optimizers remember of a parameter, in torch's words; momentum has a shorter name in checkpoints
+REMEMBERED = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
+MEMORY = {"momentum_buffer": "momentum"}
 # sums over the samples of the epoch so far: cross entropy, regulariser, right answers, samples
 TOTALS = ("cross_entropy", "regularizer", "right", "samples")
 
@@ -33,13 +40,27 @@ class Best(TypedDict):
     accuracy: float
 
 
-class Standing(TypedDict):
+class _Younger(TypedDict, total=False):
+    """What checkpoints of 0.1 have not."""
+
+    metrics_sha256: str  # of as many bytes
+
+
+class Standing(_Younger):
     """What a checkpoint holds beside tensors."""
 
     totals: list[float]
     best: Best | None
-    warned: list[str]  # layers of which health has warned
+    warned: list[str]  # layers that ailed when health warned
     metrics_length: int  # bytes of metrics.jsonl
+
+
+class Manifest(TypedDict):
+    """The JSON file of a checkpoint."""
+
+    step: int
+    tensors: str  # the SHA-256 of the other file
+    state: Standing
 
 
 @dataclass(frozen=True)
@@ -53,34 +74,60 @@ class Checkpoint:
 
 @dataclass
 class State:
-    """Weights, momentum, the number of steps done, and what the metrics of later epochs depend on."""
+    """Weights, their average, momentum, the number of steps done, and what the metrics of later epochs depend on."""
 
     net: nn.Module
-    optimizer: torch.optim.SGD
+    optimizer: Mover
+    average: nn.Module | None = None  # the network that follows the one that learns
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
     best: Best | None = None
-    warned: list[str] = field(default_factory=list)  # layers of which health has warned
+    warned: list[str] = field(default_factory=list)  # layers that ailed when health warned
     quantiles: list[dict[str, Tensor]] = field(default_factory=list)  # of positions, in the last epochs
 
-    def checkpoint(self, metrics_length: int) -> Checkpoint:
+    @property
+    def outcome(self) -> nn.Module:
+        """The network that is tested: the average, where there is one."""
+        return self.net if self.average is None else self.average
+
+    @torch.no_grad()
+    def follow(self, kept: float) -> None:
+        """Let the average keep this share of itself, and in the first steps less: then all weights so far count."""
+        if self.average is None:
+            return
+        share = max(1 - kept, 1 / self.step)
+        for own, new in zip(self.average.state_dict().values(), self.net.state_dict().values(), strict=True):
+            own.lerp_(new, share) if own.is_floating_point() else own.copy_(new)
+
+    def checkpoint(self, metrics_length: int, metrics_sha256: str) -> Checkpoint:
         """Everything, as tensors and plain values."""
-        tensors = {f"model.{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
+        tensors = {f"{MODEL}{name}": tensor.clone() for name, tensor in self.net.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"{AVERAGE}{name}": tensor.clone() for name, tensor in self.average.state_dict().items()}
         for name, parameter in self.net.named_parameters():
-            if (buffer := self.optimizer.state[parameter].get("momentum_buffer")) is not None:
-                tensors[f"momentum.{name}"] = buffer
+            for kind, tensor in self.optimizer.memory(parameter).items():
+                if tensor is not None:
+                    tensors[f"{MEMORY.get(kind, kind)}.{name}"] = tensor
         for age, layers in enumerate(self.quantiles):
             tensors |= {f"quantiles.{age}.{name}": tensor for name, tensor in layers.items()}
         state = Standing(totals=self.totals, best=self.best, warned=self.warned, metrics_length=metrics_length)
+        state["metrics_sha256"] = metrics_sha256
         return Checkpoint(self.step, tensors, state)
 
     @torch.no_grad()
-    def restore(self, checkpoint: Checkpoint) -> int:
-        """Go back to a checkpoint; the length of the metrics at that time."""
+    def restore(self, checkpoint: Checkpoint) -> tuple[int, str | None]:
+        """Go back to a checkpoint; the length of the metrics at that time, and their digest where it is known."""
         restore_weights(self.net, checkpoint)
+        if self.average is not None:
+            restore_weights(self.average, checkpoint, AVERAGE)
         for name, parameter in self.net.named_parameters():
-            if (buffer := checkpoint.tensors.get(f"momentum.{name}")) is not None:
-                self.optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+            for kind in REMEMBERED:
+                short = MEMORY.get(kind, kind)
+                if (tensor := checkpoint.tensors.get(f"{short}.{name}")) is None:
+                    continue
+                if kind != "step" and tensor.numel() != parameter.numel():
+                    raise ValueError(_of_another(checkpoint, f"{short}.{name} has shape {tuple(tensor.shape)}"))
+                self.optimizer.memory(parameter)[kind] = tensor if kind == "step" else tensor.to(parameter.device)
         self.step, self.totals = checkpoint.step, list(checkpoint.state["totals"])
         self.best, self.warned = checkpoint.state["best"], list(checkpoint.state["warned"])
         self.quantiles = []
@@ -88,21 +135,42 @@ class State:
             kind, _, rest = name.partition(".")
             if kind == "quantiles":
                 age, _, layer = rest.partition(".")
+                if not re.fullmatch(r"\d{1,3}", age):
+                    raise ValueError(_of_another(checkpoint, f"it holds {name!r}"))
                 while len(self.quantiles) <= int(age):
                     self.quantiles.append({})
                 self.quantiles[int(age)][layer] = tensor
-        return int(checkpoint.state["metrics_length"])
+        return checkpoint.state["metrics_length"], checkpoint.state.get("metrics_sha256")
 
 
-def restore_weights(net: nn.Module, checkpoint: Checkpoint) -> None:
+def restore_outcome(net: nn.Module, checkpoint: Checkpoint) -> None:
+    """Load the weights that were tested: the average, where there is one."""
+    averaged = any(name.startswith(AVERAGE) for name in checkpoint.tensors)
+    restore_weights(net, checkpoint, AVERAGE if averaged else MODEL)
+
+
+def restore_weights(net: nn.Module, checkpoint: Checkpoint, start: str = MODEL) -> None:
     """Load a checkpoint's weights into the network it was made of."""
-    start = "model."
+    own = net.state_dict()
     weights = {n.removeprefix(start): t for n, t in checkpoint.tensors.items() if n.startswith(start)}
+    for name, tensor in weights.items():
+        if name in own and tensor.dtype != own[name].dtype:
+            raise ValueError(_of_another(checkpoint, f"{name} is {tensor.dtype}, and should be {own[name].dtype}"))
     try:
-        net.load_state_dict(weights)
+        net.load_state_dict(with_versions(weights, net))
     except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"the checkpoint of step {checkpoint.step} is that of another network: {reason}") from None
+        raise ValueError(_of_another(checkpoint, str(error).splitlines()[-1].strip())) from None
+
+
+def with_versions(weights: Mapping[str, Tensor], net: nn.Module) -> OrderedDict[str, Tensor]:
+    """Weights from a file, with the versions of a network's modules: some have a way of loading that asks for them."""
+    told = OrderedDict(weights)
+    told._metadata = net.state_dict()._metadata  # type: ignore[attr-defined]
+    return told
+
+
+def _of_another(checkpoint: Checkpoint, reason: str) -> str:
+    return f"the checkpoint of step {checkpoint.step} is that of another network: {reason}"
 
 
 # On disk
@@ -134,9 +202,14 @@ def steps(folder: Path) -> list[int]:
 def read(folder: Path, step: int) -> Checkpoint:
     """The checkpoint of a step; ``DamagedError`` unless it is, bit for bit, what was written."""
     data, manifest = _paths(folder, step)
+    if not manifest.exists():
+        raise DamagedError(f"{manifest} is missing")
     content = read_sealed(manifest)
     if content.get("format") != FORMAT:
         raise ValueError(f"{manifest} has format {content.get('format')}, this version of splinenets reads {FORMAT}")
+    check_fields(content, Manifest, manifest)
+    if len(content["state"]["totals"]) != len(TOTALS) or content["state"]["metrics_length"] < 0:
+        raise DamagedError(f"{manifest} is damaged: its state is that of no run")
     try:
         packed = data.read_bytes()
     except FileNotFoundError:

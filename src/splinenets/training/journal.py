@@ -10,9 +10,10 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import checkpoint
+from .build import Task
 from .checkpoint import State
 from .ranks import on_main
 from .recipe import Recipe, nearest
@@ -23,6 +24,9 @@ PACKAGES = {"tensorboard": "pip install 'splinenets[tensorboard]'"}
 
 class Watcher:
     """Hears what happens. This one keeps silent; the command line shows it."""
+
+    def built(self, recipe: Recipe, task: Task, net: nn.Module) -> None:
+        """The network is there, as it starts."""
 
     def begin(self, step: int, steps: int, batch: int) -> None:
         """Training starts, or goes on, after ``step`` of ``steps`` steps of ``batch`` samples."""
@@ -41,13 +45,19 @@ class Journal:
     """Writes into a run's folder and tells trackers and the watcher."""
 
     def __init__(
-        self, run: Run, recipe: Recipe, accelerator: Accelerator, trackers: Trackers, watcher: Watcher, length: int
+        self,
+        run: Run,
+        recipe: Recipe,
+        accelerator: Accelerator,
+        trackers: Trackers,
+        watcher: Watcher,
+        metrics: tuple[int, str | None],
     ) -> None:
-        """``length`` is that of the metrics at the checkpoint from which this run goes on."""
+        """``metrics`` are their length at the checkpoint from which this run goes on, and their digest if known."""
         self.run, self.recipe, self.accelerator = run, recipe, accelerator
         self.trackers, self.watcher, self.writes = trackers, watcher, accelerator.is_main_process
         if self.writes:
-            self.metrics = Lines(run.folder / "metrics.jsonl", length)
+            self.metrics = Lines(run.folder / "metrics.jsonl", *metrics)
             self.timings = Lines(run.folder / "timings.jsonl")
 
     def step(self, epoch: int, step: int, rate: float, sums: Mapping[str, float]) -> None:
@@ -87,7 +97,7 @@ class Journal:
 
         def work() -> bytes:
             best = state.best["step"] if state.best else None
-            saved = state.checkpoint(self.metrics.settle())
+            saved = state.checkpoint(*self.metrics.settle())
             checkpoint.write(self.run.checkpoints, saved, self.recipe.keep, best)
             return b""
 
@@ -130,7 +140,7 @@ class Trackers:
         if names:
             # what TensorBoard saw of steps that a resumed run does again is taken back
             options = {"tensorboard": {"purge_step": step}} if "tensorboard" in names else {}
-            config = {k: str(v) if isinstance(v, list) else v for k, v in recipe.as_dict().items()}
+            config = {k: str(v) if isinstance(v, list | dict) else v for k, v in recipe.as_dict().items()}
             accelerator.init_trackers("splinenets", config=config, init_kwargs=options)
 
     def log(self, values: Mapping[str, object], step: int) -> None:

@@ -14,16 +14,18 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ..data import Batches, seeded
+from ..data import Batches, flip, in_batches, mirrored, seeded
 from ..health_check import histogram
-from ..tracing import Positions, trace
+from ..objective import Regularized
+from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State
 from .evaluation import calibrate_on, first_bad_layer, judge, score
@@ -31,11 +33,19 @@ from .journal import Journal
 from .ranks import total
 from .recipe import Recipe
 
-Batch: TypeAlias = tuple[Inputs, Tensor]
 # network, data, positions of the first test images and the epoch's metrics -> pictures {name: (H, W, 3)}, bytes
 Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
 Stop: TypeAlias = Callable[[], int]  # the signal that asks to stop, 0 for none
 REMEMBERED = 5  # epochs whose positions are compared with today's
+
+
+class Batch(NamedTuple):
+    """What the network is called with, labels (n,), and where images are blended, the others' labels."""
+
+    inputs: Inputs
+    labels: Tensor
+    others: Tensor | None = None
+    share: float = 0.0  # of the others
 
 
 class Stopped(InterruptedError):
@@ -67,17 +77,22 @@ class Loop:
         self.recipe, self.task, self.accelerator, self.state, self.journal = recipe, task, accelerator, state, journal
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
-        self.data = task.data.train.part(slice(None), self.device)
+        self.data = task.data.train.whole(self.device)
         self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
         self.steps = recipe.epochs * len(self.batches)
-        self.regularizer = build_regularizer(recipe, task)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
+        self.objective = Regularized(self.net, build_regularizer(recipe, task))
         self.waited = 0.0  # seconds spent on waiting for batches in this epoch
 
     def run(self, stop: Stop) -> None:
         """All steps that are left; evaluates and saves after each epoch, and saves before it stops for a signal."""
-        if self.state.step < self.steps:
-            with closing(ahead(self.batch, self.state.step, self.steps)) as batches:
+        first, last = self.state.step, self.steps
+        if first < last:
+            chosen = (self.chosen(step) for step in range(first, last))
+            with (
+                closing(in_batches(self.data.images, chosen, self.recipe.workers)) as images,
+                closing(ahead(lambda step: self.batch(step, next(images)), first, last)) as batches,
+            ):
                 self.train(batches, stop)
 
     def train(self, batches: Iterator[Batch], stop: Stop) -> None:
@@ -92,7 +107,7 @@ class Loop:
             ended = state.step % len(self.batches) == 0
             saves = ended or stopped or (recipe.checkpoint_every and state.step % recipe.checkpoint_every == 0)
             if saves and not all(bool(p.isfinite().all()) for p in state.net.parameters()):
-                self.diverge("weights are not finite", state.step, batch[0])  # what is saved is good
+                self.diverge("weights are not finite", state.step, batch.inputs)  # what is saved is good
             if ended:
                 self.end_epoch(time.perf_counter() - began)
                 began = time.perf_counter()
@@ -101,39 +116,38 @@ class Loop:
             if stopped and state.step < self.steps:
                 raise Stopped(f"stopped at step {state.step} of {self.steps}, and saved it", stopped)
 
-    def batch(self, step: int) -> Batch:
-        """The rank's share of a step: what the network is called with, and labels (n,)."""
+    def chosen(self, step: int) -> Tensor:
+        """The samples (n,) that are the rank's share of a step."""
         epoch, at = divmod(step, len(self.batches))
-        chosen = self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
-        generator = seeded("augment", self.recipe.seed, epoch, at, self.rank)
-        part = self.data.part(chosen)
-        return self.task.train(part, generator), part.labels
+        return self.batches.indices(epoch, at, self.rank, self.world).to(self.device)
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Positions]:
-        """Logits, and positions where somebody wants them."""
-        if self.regularizer is None:
-            return self.net(*inputs), Positions({})
-        return trace(self.net, *inputs)
+    def batch(self, step: int, images: Tensor) -> Batch:
+        """The rank's share of a step, of which the images are here."""
+        epoch, at = divmod(step, len(self.batches))
+        chosen, when = self.chosen(step), (self.recipe.seed, epoch, at, self.rank)
+        part = self.data.part(chosen, self.device, images)
+        if self.task.augment.alternates:
+            turned = mirrored(len(self.data.labels), self.recipe.seed, epoch)
+            part = replace(part, images=flip(part.images, turned.to(self.device)[chosen]))
+        made = Batch(self.task.train(part, seeded("augment", *when)), part.labels)
+        return blend(made, self.recipe.mixup, seeded("mixup", *when)) if self.recipe.mixup else made
 
     def step(self, batch: Batch, stop: Stop) -> int:
         """One step of gradient descent; returns the signal that asks any rank to stop, or 0."""
-        state, (inputs, labels) = self.state, batch
+        state, inputs, labels = self.state, batch.inputs, batch.labels
         epoch, at = divmod(state.step, len(self.batches))
         # dropout draws from torch's own generator
         torch.manual_seed(dropout := seeded("dropout", self.recipe.seed, epoch, at, self.rank).initial_seed())
-        logits, positions = self.forward(inputs)
-        cross_entropy = F.cross_entropy(logits, labels, reduction="sum")
+        logits, positions = self.objective.trace(*inputs)
+        cross_entropy = summed_entropy(logits, batch, self.recipe.label_smoothing)
         right = (logits.argmax(1) == labels).sum()
         mine = [cross_entropy.detach(), right, labels.new_tensor(len(labels)), labels.new_tensor(bool(stop()))]
         summed, right_sum, samples, stopped = total(self.accelerator, torch.stack([m.double() for m in mine])).tolist()
         if not math.isfinite(summed):
             torch.manual_seed(dropout)
             self.diverge(f"the loss is {summed / samples}", state.step + 1, inputs)
-        loss = cross_entropy * (self.world / samples)
-        information = 0.0
-        if self.regularizer is not None:
-            penalty = self.regularizer(positions, labels)
-            loss, information = loss + penalty, float(penalty.detach())
+        penalty = self.objective.penalty(positions, labels)
+        loss = cross_entropy * (self.world / samples) + penalty
         rate = learning_rate(self.recipe, state.step, self.steps)
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -143,7 +157,8 @@ class Loop:
             nn.utils.clip_grad_norm_(state.net.parameters(), self.recipe.clip)
         state.optimizer.step()
         state.step += 1
-        numbers = (summed, information * samples, right_sum, samples)
+        state.follow(self.recipe.average)
+        numbers = (summed, float(penalty.detach()) * samples, right_sum, samples)
         state.totals = [t + n for t, n in zip(state.totals, numbers, strict=True)]
         if state.step % self.recipe.log_every == 0:
             self.journal.step(epoch, state.step, rate, dict(zip(TOTALS, numbers, strict=True)))
@@ -153,8 +168,8 @@ class Loop:
     def end_epoch(self, seconds: float) -> None:
         """Test the network, look at its positions, and write a line about both."""
         state = self.state
-        calibrate_on(state.net, self.task, self.recipe.calibrate, self.device)
-        result = score(state.net, self.task, self.accelerator)
+        calibrate_on(state.outcome, self.task, self.recipe.calibrate, self.device)
+        result = score(state.outcome, self.task, self.accelerator)
         entropy, regularizer, right, samples = state.totals
         line: dict[str, Any] = {
             "kind": "epoch",
@@ -177,7 +192,7 @@ class Loop:
     def look(self, line: dict[str, Any]) -> None:
         """Add the health of the network's positions to an epoch's line, warn of ailing layers, and draw."""
         state, watcher = self.state, self.journal.watcher
-        if (seen := judge(state.net, self.task, self.device, state.quantiles)) is None:
+        if (seen := judge(state.outcome, self.task, self.device, state.quantiles)) is None:
             return
         report, positions = seen
         state.quantiles = [*state.quantiles, {h.layer: h.quantiles for h in report.layers}][-REMEMBERED:]
@@ -185,22 +200,40 @@ class Loop:
             {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
             for row in report.rows()
         ]
-        for layer in report.ailing:
-            if layer.layer not in state.warned:
-                state.warned.append(layer.layer)
-                watcher.note(f"WARNING: positions of {layer.layer} are {layer.verdict}: {layer.advice}")
+        if report.ailing and not state.warned:  # once a run; metrics have every epoch's verdicts
+            state.warned = [layer.layer for layer in report.ailing]
+            watcher.note(f"WARNING: {report.warning()}")
         self.journal.positions(positions, state.step)
         if self.draw is not None:
-            self.journal.trackers.images(self.draw(state.net, self.task, positions, line), state.step)
+            self.journal.trackers.images(self.draw(state.outcome, self.task, positions, line), state.step)
 
     def diverge(self, what: str, step: int, inputs: Inputs) -> NoReturn:
-        """Say which layer went bad first, and where the last good weights are."""
+        """Say which layer went bad first, where the last good weights are, and what to try."""
+        clipped = 0 < self.recipe.clip <= 1
+        cure = "" if clipped else "clip=1, which scales down gradients that are too large, and if that is not enough "
         culprit = first_bad_layer(self.state.net, inputs)
         epoch = (step - 1) // len(self.batches) + 1
         raise DivergedError(
             f"{what} at step {step}, epoch {epoch}: first bad are {culprit}; {self.journal.last_saved()}; "
-            f"try a smaller learning_rate"
+            f"try {cure}a smaller learning_rate"
         )
+
+
+def blend(batch: Batch, most: float, generator: torch.Generator) -> Batch:
+    """Mixup: every image with some of another, the same share for all of them."""
+    share = most * float(torch.rand((), generator=generator))
+    order = torch.randperm(len(batch.labels), generator=generator).to(batch.labels.device)
+    (images,) = batch.inputs
+    return Batch((torch.lerp(images, images[order], share),), batch.labels, batch.labels[order], share)
+
+
+def summed_entropy(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
+    """Cross entropy with labels, and with those that are blended in: (N, classes) -> ()."""
+    entropy = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+    if batch.others is None:
+        return entropy
+    other = F.cross_entropy(logits, batch.others, reduction="sum", label_smoothing=smoothing)
+    return torch.lerp(entropy, other, batch.share)
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
@@ -210,8 +243,8 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
         return recipe.learning_rate * done / recipe.warmup
     if recipe.anneal == "steps":
         return recipe.learning_rate * recipe.drop_factor ** sum(done > drop for drop in recipe.drops)
-    left = (steps - step) / max(steps * (1 - recipe.warmup), 1)
-    return recipe.learning_rate * (1 - math.cos(math.pi * min(left, 1))) / 2
+    left = min((steps - step) / max(steps * (1 - recipe.warmup), 1), 1)
+    return recipe.learning_rate * (left if recipe.anneal == "triangular" else (1 - math.cos(math.pi * left)) / 2)
 
 
 def ahead(make: Callable[[int], Batch], first: int, last: int) -> Generator[Batch, None, None]:

@@ -1,23 +1,22 @@
-"""Recipe: everything that decides what a training run computes, checked before any work starts.
-
-Recipes are TOML files: those that ship with the package, and a user's own.
-"""
+"""Recipe: everything that decides what a training run computes, checked before any work starts."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..data.augment import augmentation
 from ..data.changes import CHANGES, Change
 from ..data.dataset import KNOWN
-from ..data.store import FOLDER_PREFIX
+from ..data.folders import BROKEN
+from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, TAR_PREFIX, is_listed
+from ..data.streams import CHOICES as STREAMS
 from ..spec import SplineSpec
 
 if sys.version_info >= (3, 11):
@@ -25,16 +24,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-RECIPES = Path(__file__).parent.parent / "recipes"
-DEFAULT_SCHEDULE = "fast"
 STATIC = "static"
 VALUE = "value"  # the condition that the data have a column of
 TOLD = ("nobody", "curves", "channels", "scales")
-NETWORKS = ("lenet", "resnet")
-ANNEALS = ("one-cycle", "steps")
+BALANCED = "balanced"
+NETWORKS = ("lenet", "resnet", "air")  # ours; all others have a colon in their names
+ANNEALS = ("one-cycle", "steps", "triangular")
+OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
+    "workers": (0, 256),
     "images": (0, 1_000_000_000),
     "held_out": (0, 1_000_000_000),
     "width": (1, 1024),
@@ -45,12 +45,14 @@ RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, 100_000),
     "learning_rate": (0, 1000),
     "momentum": (0, 0.9999),
+    "label_smoothing": (0, 0.99),
+    "mixup": (0, 0.5),
+    "average": (0, 0.999999),
     "weight_decay": (0, 10),
     "clip": (0, 1e6),
-    "knots_rate": (0, 100),
     "warmup": (0, 0.9),
     "drop_factor": (0, 1),
-    "bins": (2, 10_000),
+    "bins": (2, 1000),
     "calibrate": (0, 1_000_000_000),
     "utilization": (0, 1000),
     "specialization": (0, 1000),
@@ -59,7 +61,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "keep": (1, 1000),
     "seed": (0, 2**62),
 }
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+UNSEEN = ("stream", "workers")  # fields that change nothing in what a run computes
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table like {key = 1}"}
 TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -67,33 +70,52 @@ TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 class Recipe:
     """What to train, on what and how; ``splinenets train NAME --set key=value`` sets any of these.
 
-    data              a data set's name, or folder:PATH
-    image_size        of the images in a folder, in pixels
+    data              a data set's name, folder:PATH, csv:PATH or tar:PATH
+    image_size        of the images in a folder, CSV file or archives, in pixels
+    stream            always: such images are decoded when they are needed; never: all are in memory; auto: they are,
+                      unless they would take more than half of it
+    workers           processes that decode them ahead; 0: no process of its own does
+    broken            stop: a file that cannot be read ends the run; skip: all files are decoded once to begin with,
+                      and such files are left out with a warning
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
-    augment           none, crop-flip or affine-elastic
+    augment           none, crop-flip, shift-flip or affine-elastic
     condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
                       data have a number for each image; nothing if there is no such thing
     between           the lowest and the highest number; empty: as the condition has them, or as the data have them
     told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
                       with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
-    network           lenet or resnet
+    network           lenet, resnet or air; timm:NAME, torchvision:NAME or transformers:TYPE; or
+                      package.module:function, which is then called: a recipe can run code
+    arguments         a table of what else the network is built with; not for ours
+    weights           a file, or the folder of a run, whose weights the plain network starts from; empty: from random
+                      ones
     width             filters in LeNet's first convolution
     depth             layers of a ResNet, 6n + 2
+    widths            filters in each of the three groups of an Air
     dropout           LeNet's
     model             a spec such as D(5)-D-R3, or static for the plain twin
     spline_options    what a spec has beyond its notation, unless ``model`` says otherwise, such as diffusion=0.875
-    plain             name patterns of layers that stay plain
+    layers            name patterns of layers that become splines
+    plain             name patterns of layers that stay plain even so
     spread            how far knots start from the twin's weight, in its standard deviations
     batch             samples a step, over all ranks
     anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
-                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``
+                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``;
+                      triangular: it goes up in a line and down in a line
+    optimizer         sgd, nesterov, adamw or muon: Muon for weights and knots, AdamW for the rest, at one rate
+    momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
-    knots_rate        the learning rate of knots around a shared weight, as a share of the others'
+    knots             balanced: they learn at the rate of everything else (see ``operators/balance.py``); at 0.1: as
+                      before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
+    label_smoothing   share of the loss that asks for all classes alike
+    mixup             each image is blended with another of its batch by a share between 0 and this, drawn for the batch
+    average           the network that is tested and kept has a running average of the weights, of which each step
+                      keeps this share; 0: the weights themselves
     utilization       w_u of the regulariser; with both weights 0 there is none
     specialization    w_s
     bins, bin_slope   of its histograms
@@ -109,6 +131,9 @@ class Recipe:
     name: str
     data: str = "embedded"
     image_size: int = 32
+    stream: str = "auto"
+    workers: int = 2
+    broken: str = "stop"
     images: int = 0
     held_out: int = 0
     augment: str = "none"
@@ -116,21 +141,29 @@ class Recipe:
     between: tuple[float, ...] = ()
     told: str = "nobody"
     network: str = "lenet"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""
     width: int = 32
     depth: int = 32
+    widths: tuple[int, ...] = (64, 128, 128)
     dropout: float = 0.5
     model: str = "D(5)-D-R3"
     spline_options: str = ""
+    layers: tuple[str, ...] = ("*",)
     plain: tuple[str, ...] = ()
     spread: float = 0.1
     batch: int = 250
     epochs: int = 10
     anneal: str = "one-cycle"
+    optimizer: str = "sgd"
     learning_rate: float = 0.1
-    knots_rate: float = 1.0
+    knots: str = BALANCED
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 0.0
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    average: float = 0.0
     warmup: float = 0.3
     drops: tuple[float, ...] = (0.5, 0.75)
     drop_factor: float = 0.1
@@ -150,19 +183,24 @@ class Recipe:
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must lie between {low:,} and {high:,}, got {getattr(self, name)}")
+        if self.knots != BALANCED and self.knots_share is None:
+            raise ValueError(
+                f"knots must be {BALANCED!r} or 'at' a share of the rate, such as 'at 0.1', got {self.knots!r}"
+            )
         if not 1 < self.bin_slope < math.inf:
             raise ValueError(f"bin_slope must be a number above 1, got {self.bin_slope}")
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
-        choices_of = {"network": NETWORKS, "anneal": ANNEALS, "precision": PRECISIONS, "told": TOLD}
+        choices_of = {"anneal": ANNEALS, "optimizer": OPTIMIZERS, "precision": PRECISIONS, "told": TOLD}
+        choices_of |= {"stream": STREAMS, "broken": BROKEN}
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
-        if self.network == "resnet" and (self.depth - 2) % 6:
-            raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
-        if self.data not in KNOWN and not self.data.startswith(FOLDER_PREFIX):
+        self._check_network()
+        if self.data not in KNOWN and not is_listed(self.data):
             raise ValueError(
-                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))} or {FOLDER_PREFIX}PATH"
+                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))}, {FOLDER_PREFIX}PATH, "
+                f"{CSV_PREFIX}PATH or {TAR_PREFIX}PATH"
             )
         try:
             augmentation(self.augment)
@@ -188,6 +226,8 @@ class Recipe:
             )
         if self.told != "nobody" and not self.condition:
             raise ValueError(f"told={self.told!r} needs a condition, one of {', '.join([*CHANGES, VALUE])}")
+        if self.told != "nobody" and self.mixup:
+            raise ValueError(f"told={self.told!r} does not go with mixup={self.mixup}: a blend has no value of its own")
         if self.told in ("channels", "scales") and self.model != STATIC:
             raise ValueError(f"told={self.told!r} is for static networks, got model={self.model!r}")
 
@@ -197,6 +237,27 @@ class Recipe:
         change = CHANGES.get(self.condition)
         return change.within(*self.between) if change and self.between else change
 
+    def _check_network(self) -> None:
+        source, colon, name = self.network.partition(":")
+        if self.ours and self.arguments:
+            raise ValueError(f"arguments are for networks from elsewhere, {self.network} is one of ours")
+        if not self.ours and not (source and colon and name):
+            raise ValueError(
+                f"unknown network {self.network!r}, choose from {', '.join(NETWORKS)}, or one from elsewhere as "
+                f"timm:NAME, torchvision:NAME, transformers:TYPE or package.module:function"
+            )
+        if self.network == "resnet" and (self.depth - 2) % 6:
+            raise ValueError(f"depth of a ResNet must be 6n + 2, such as 20, 32, 44, 56 or 110, got {self.depth}")
+        if len(self.widths) != 3 or not all(1 <= width <= 1024 for width in self.widths):
+            raise ValueError(f"widths must be 3 numbers between 1 and 1,024, such as 64,128,128, got {self.widths}")
+        if not self.layers:
+            raise ValueError('layers must hold a name pattern, such as "*"')
+
+    @property
+    def ours(self) -> bool:
+        """Whether the network is one of this package."""
+        return self.network in NETWORKS
+
     @property
     def spec(self) -> SplineSpec | None:
         """The kind of splines, with the recipe's options where ``model`` leaves them open; None for a plain network."""
@@ -205,6 +266,18 @@ class Recipe:
         said = {word.partition("=")[0] for word in self.model.split()}
         more = [word for word in self.spline_options.split() if word.partition("=")[0] not in said]
         return SplineSpec.parse(" ".join([self.model, *more]))
+
+    @property
+    def knots_share(self) -> float | None:
+        """The share of the learning rate that knots with plain gradients get; None where they are balanced."""
+        match = re.fullmatch(r"at (\d+(?:\.\d*)?(?:e-?\d+)?)", self.knots)
+        return float(match[1]) if match else None
+
+    @property
+    def network_name(self) -> str:
+        """The plain network by name, such as "resnet32" or "timm:resnet18"."""
+        sizes = {"lenet": self.width, "resnet": self.depth, "air": "-".join(map(str, self.widths))}
+        return f"{self.network}{sizes.get(self.network, '')}"
 
     @property
     def regularized(self) -> bool:
@@ -221,16 +294,24 @@ class Recipe:
         hints = recipe_types()
         for key in values:
             check_key(key, where)
+        if "name" not in values:
+            raise ValueError(f"{where}: name is missing")
         try:
             checked: dict[str, Any] = {key: from_value(key, value, hints[key]) for key, value in values.items()}
             return cls(**checked)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
+    @classmethod
+    def stored(cls, values: Mapping[str, object], where: str) -> Recipe:
+        """Read what a run or a result keeps; those of before version 0.2 had knots with plain gradients."""
+        return cls.from_dict(renamed({"knots_rate": 1.0, **values}), where)
+
     def change_since(self, earlier: Mapping[str, object], where: str) -> tuple[str, object, object] | None:
         """The first field that differs from an earlier recipe, then and now; fields younger than that had defaults."""
-        before = Recipe.from_dict(earlier, where).as_dict()
-        return next(((key, before[key], now) for key, now in self.as_dict().items() if before[key] != now), None)
+        before, now = Recipe.stored(earlier, where).as_dict(), self.as_dict()
+        told_apart = (key for key in now if before[key] != now[key] and key not in UNSEEN)
+        return next(((key, before[key], now[key]) for key in told_apart), None)
 
 
 @cache
@@ -247,61 +328,11 @@ def check_key(key: str, where: str) -> None:
         raise ValueError(f"{where}: unknown key {key!r}{nearest(key, known)}")
 
 
-# Recipes by name
-
-
-def recipe_names() -> list[str]:
-    """The recipes that ship with the package."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def load_recipe(
-    name: str, schedule: str = DEFAULT_SCHEDULE, overrides: Sequence[str] = (), **settings: object
-) -> Recipe:
-    """A recipe by name or by the path of a .toml file, with one of its schedules and some fields set.
-
-    A file holds fields, and tables ``[schedule.NAME]`` of fields that belong to a schedule. ``overrides`` are texts
-    such as "epochs=3", and come last; ``settings`` that are None are left alone.
-    """
-    path = find_recipe(name)
-    values = read_toml(path)
-    schedules = values.pop("schedule", {})
-    if not isinstance(schedules, Mapping) or not all(isinstance(table, Mapping) for table in schedules.values()):
-        raise ValueError(f"{path}: schedule must hold tables such as [schedule.{DEFAULT_SCHEDULE}]")
-    for chosen, table in schedules.items():
-        for key in table:
-            check_key(key, f"{path}, schedule {chosen!r}")
-    if schedules and schedule not in schedules:
-        raise ValueError(f"{path} has no schedule {schedule!r}{nearest(schedule, schedules)}")
-    values |= schedules.get(schedule, {})
-    values |= {key: value for key, value in settings.items() if value is not None}
-    values |= dict(map(parse_override, overrides))
-    values.setdefault("name", path.stem)
-    return Recipe.from_dict(values, f"recipe {name!r}")
-
-
-def find_recipe(name: str) -> Path:
-    """The file of a recipe that ships, or of a user's own."""
-    shipped = RECIPES / f"{name}.toml"
-    if name in recipe_names():
-        return shipped
-    path = Path(name).expanduser()
-    if path.suffix == ".toml":
-        try:
-            if path.is_file():
-                return path
-        except (OSError, ValueError):  # a name no file can have
-            pass
-        raise ValueError(f"there is no recipe file {name!r}; recipes that ship are {', '.join(recipe_names())}")
-    raise ValueError(f"unknown recipe {name!r}{nearest(name, recipe_names())} A file of your own must end in .toml")
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """What a TOML file holds."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
+def renamed(values: Mapping[str, object]) -> dict[str, object]:
+    """Fields in today's words: before version 0.2 there was a ``knots_rate``."""
+    values = dict(values)
+    rate = values.pop("knots_rate", None)
+    return values if rate is None else {"knots": f"at {str(rate).removesuffix('.0')}", **values}
 
 
 # Values of fields: from text by type, from TOML with their types checked, and near misses named
@@ -335,9 +366,11 @@ def from_text(key: str, text: str, kind: type) -> object:
             return TRUTHS[text.lower()]
         if kind is str:
             return text
+        if get_origin(kind) is dict:
+            return from_value(key, tomllib.loads(f"table = {text}")["table"], kind)
         return kind(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"{key} wants {WORDS[kind]}, got {text!r}") from None
+    except (ValueError, KeyError, RecursionError):  # a TOMLDecodeError is a ValueError
+        raise ValueError(f"{key} wants {WORDS[get_origin(kind) or kind]}, got {text!r}") from None
 
 
 def from_value(key: str, value: object, kind: type) -> object:
@@ -346,8 +379,21 @@ def from_value(key: str, value: object, kind: type) -> object:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{key} wants a list, got {value!r}")
         return tuple(from_value(key, part, get_args(kind)[0]) for part in value)
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict) or not is_plain(value):
+            raise ValueError(f"{key} wants {WORDS[dict]}, of text, numbers, truths and lists, got {value!r}")
+        return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
     if type(value) is not kind:
         raise ValueError(f"{key} wants {WORDS[kind]}, got {value!r}")
     return value
+
+
+def is_plain(value: object) -> bool:
+    """Whether JSON knows a value: TOML has dates too."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))

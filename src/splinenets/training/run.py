@@ -9,28 +9,39 @@ runs/x/checkpoints/       the last few, and the best
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import torch
 from torch import nn
 
 from .. import __version__
-from ..files import lock, naming, read_sealed, write_sealed
+from ..files import DamagedError, check_fields, lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
-from .checkpoint import restore_weights
+from .checkpoint import restore_outcome
 from .ranks import ranks
-from .recipe import Recipe
+from .recipe import PRECISIONS, Recipe
 
 FORMAT = 1
 CHOICES = ("last", "best")
+
+
+class Description(TypedDict):
+    """What run.json holds, beside its format and the command."""
+
+    recipe: dict[str, object]
+    precision: str
+    versions: dict[str, object]
 
 
 class Run:
@@ -87,7 +98,35 @@ class Run:
         content = self.look()
         if content.get("format") != FORMAT:
             raise ValueError(f"{self.description} has format {content.get('format')}, this version reads {FORMAT}")
+        check_fields(content, Description, self.description)
+        if content["precision"] not in PRECISIONS:
+            raise DamagedError(f"{self.description} is damaged: its precision is {content['precision']!r}")
         return content
+
+    def check_loss(self, note: Callable[[str], None]) -> None:
+        """A run that was begun has no checkpoint: say that it begins anew, or raise if it had one."""
+        metrics = self.folder / "metrics.jsonl"
+        text = metrics.read_bytes() if metrics.exists() else b""
+        if re.search(rb'"epoch": ([2-9]|1\d)', text):  # an epoch ends with a checkpoint
+            raise ValueError(
+                f"{self.folder} has metrics and no checkpoint with its .json file in {self.checkpoints}: put them back "
+                "to go on, or begin anew with another --out"
+            )
+        note(f"WARNING: {self.folder} has no checkpoint with its .json file, so training begins anew at step 0")
+
+    def metrics_are_whole(self) -> bool:
+        """Whether metrics begin with those that lead to the last checkpoint, as far as that is known."""
+        found = checkpoint.read_last(self.checkpoints, lambda damage: None)
+        metrics = self.folder / "metrics.jsonl"
+        text = metrics.read_bytes() if metrics.exists() else b""
+        expected = None if found is None else found.state.get("metrics_sha256")
+        if found is None or expected is None:
+            return True
+        return hashlib.sha256(text[: found.state["metrics_length"]]).hexdigest() == expected
+
+    def recipe(self) -> Recipe:
+        """By which it was begun."""
+        return Recipe.stored(self.read()["recipe"], str(self.description))
 
     def _hold(self) -> None:
         with naming(self.folder):
@@ -114,7 +153,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if which not in CHOICES:
         raise ValueError(f"unknown checkpoint {which!r}, choose from {', '.join(CHOICES)}")
     run = Run(Path(folder))
-    recipe = Recipe.from_dict(run.read()["recipe"], str(run.description))
+    recipe = run.recipe()
     notes: list[str] = []
     found = checkpoint.read_last(run.checkpoints, notes.append)
     if found is None:
@@ -126,37 +165,44 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
             raise ValueError(f"{folder} has no best checkpoint yet: no epoch is complete")
         found = checkpoint.read(run.checkpoints, found.state["best"]["step"])
     task = load_task(recipe)
-    net = build_network(recipe, task)
-    restore_weights(net, found)
+    net = build_network(replace(recipe, weights=""), task)  # the checkpoint has better ones
+    restore_outcome(net, found)
     return net.to(ranks().device).eval(), task, recipe, found.step
 
 
 class Lines:
     """A file of JSON lines that can be taken back to an earlier length."""
 
-    def __init__(self, path: Path, length: int | None = None) -> None:
-        """Open for appending, and forget what stands behind the first ``length`` bytes."""
+    def __init__(self, path: Path, length: int | None = None, sha256: str | None = None) -> None:
+        """Open for appending, and forget what stands behind the first ``length`` bytes, whose digest may be known."""
         self.path = path
         with naming(path):
+            before = path.read_bytes() if path.exists() else b""
+            self.digest = hashlib.sha256(before[:length])
+            if length is not None and len(before) < length:
+                raise ValueError(f"{path} should hold {length} bytes or more, but holds {len(before)}: lines were lost")
+            if sha256 is not None and self.digest.hexdigest() != sha256:
+                raise DamagedError(
+                    f"{path} is damaged: its first {length} bytes do not have the SHA-256 of the checkpoint that they "
+                    "lead to; put back a copy of it, or begin anew with another --out"
+                )
             self.file = path.open("ab")
-            there = self.file.tell()
-            if length is not None and there < length:
-                self.file.close()
-                raise ValueError(f"{path} should hold {length} bytes or more, but holds {there}: lines were lost")
             if length is not None:
                 self.file.truncate(length)
 
     def add(self, values: Mapping[str, object]) -> None:
         """One more line."""
+        line = json.dumps(values).encode() + b"\n"
+        self.digest.update(line)
         with naming(self.path):
-            self.file.write(json.dumps(values).encode() + b"\n")
+            self.file.write(line)
 
-    def settle(self) -> int:
-        """Put everything on disk; the length in bytes."""
+    def settle(self) -> tuple[int, str]:
+        """Put everything on disk; the length in bytes, and the SHA-256."""
         with naming(self.path):
             self.file.flush()
             os.fsync(self.file.fileno())
-        return self.file.tell()
+        return self.file.tell(), self.digest.hexdigest()
 
     def close(self) -> None:
         """Put what is there into the file."""

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -14,10 +15,12 @@ from accelerate import Accelerator
 from torch.distributed import DistError
 
 from . import checkpoint
-from .build import build_network, build_optimizer, load_task
+from .build import build_average, build_network, load_task
+from .cautions import cautions
 from .checkpoint import Checkpoint, State
 from .journal import Journal, Trackers, Watcher, check_trackers
 from .loop import Draw, Loop, Stop
+from .optimizer import build_optimizer
 from .ranks import accelerate_with, on_main, ranks, resolve_precision
 from .recipe import Recipe
 from .run import Run
@@ -46,17 +49,21 @@ def train(
     check_trackers(trackers)
     watcher = watcher or Watcher()
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    task = load_task(recipe)
-    net = build_network(recipe, task)
     run = Run(Path(out))
+    begun = resume and bool(checkpoint.steps(run.checkpoints))
+    task = load_task(recipe)
+    net = build_network(replace(recipe, weights="") if begun else recipe, task, watcher.note)
     try:
         precision, found = begin(run, recipe, resume, watcher)
+        watcher.built(recipe, task, net)
+        for caution in cautions(recipe, task, net):
+            watcher.note(f"WARNING: {caution}")
         accelerator = accelerate_with(precision, trackers, str(out))
-        state = State(net.to(accelerator.device), build_optimizer(recipe, net))
-        length = state.restore(found) if found else 0
-        journal = Journal(
-            run, recipe, accelerator, Trackers(accelerator, trackers, recipe, state.step), watcher, length
-        )
+        net = net.to(accelerator.device)
+        state = State(net, build_optimizer(recipe, net), build_average(recipe, net))
+        metrics = state.restore(found) if found else (0, None)
+        tracking = Trackers(accelerator, trackers, recipe, state.step)
+        journal = Journal(run, recipe, accelerator, tracking, watcher, metrics)
         try:
             loop = Loop(recipe, task, accelerator, state, journal, draw)
             watcher.begin(state.step, loop.steps, recipe.batch)
@@ -73,8 +80,11 @@ def begin(run: Run, recipe: Recipe, resume: bool, watcher: Watcher) -> tuple[str
     """Open a run's folder, which the first rank alone knows; on all ranks its precision, and where to go on from."""
 
     def work() -> bytes:
+        begun_before = run.description.exists()
         run.open(recipe, resolve_precision(recipe.precision), resume)
         found = checkpoint.read_last(run.checkpoints, watcher.note)
+        if found is None and begun_before:
+            run.check_loss(watcher.note)
         head = run.read()["precision"].encode().ljust(16)
         return head if found is None else head + checkpoint.pack(found)
 

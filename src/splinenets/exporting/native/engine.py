@@ -1,34 +1,42 @@
-"""engine.cpp: compiled for this machine once, and a program in its memory, ready to run."""
+"""engine.cpp: compiled for this machine once, and a file's content in its memory, ready to run."""
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from ctypes import CDLL, Structure, addressof, byref, c_char_p, c_int64, c_void_p
+from ctypes import CDLL, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...basis import basis_matrix
 from ...kernels import Unavailable, load
 from ...kernels.build import SOURCE as KERNELS
-from .program import Kind, Program, layout
+from ...operators import readable
+from .program import layout
 
 SOURCE = Path(__file__).with_name("engine.cpp")
-FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", f"-I{KERNELS.parent}")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", f"-I{KERNELS.parent}")
+
+MOST_THREADS = 1024  # each has memory of its own
 
 
-class _Plan(Structure):
-    """The same order as ``Plan`` in engine.cpp."""
+class _Description(Structure):
+    """The same order as ``splinenets_description`` in splinenets.h."""
 
     _fields_ = [
-        *(("steps", c_void_p), ("count", c_int64), ("weights", c_void_p), ("matrices", c_void_p)),
-        *(("arena", c_int64), ("threads", c_int64)),
+        *((name, c_int64) for name in ("channels", "height", "width", "outputs", "conditions")),
+        ("metadata", c_char_p),
     ]
+
+
+class _Condition(Structure):
+    """The same order as ``splinenets_condition`` in splinenets.h."""
+
+    _fields_ = [("name", c_char_p), ("low", c_double), ("high", c_double)]
 
 
 @lru_cache(maxsize=1)
@@ -38,11 +46,21 @@ def build() -> CDLL:
         library = load(SOURCE, FLAGS)
     except Unavailable as error:
         raise Unavailable(f"the native runtime cannot be used, {error}: export to onnx instead") from None
+    return declared(library)
+
+
+def declared(library: CDLL) -> CDLL:
+    """The functions of splinenets.h, after a look at how steps lie in memory."""
     library.splinenets_layout.restype = c_char_p
     check_layout(library.splinenets_layout().decode().splitlines())
-    library.splinenets_create.argtypes, library.splinenets_create.restype = [c_void_p], c_void_p
-    library.splinenets_run.argtypes, library.splinenets_run.restype = [c_void_p, c_void_p, c_void_p, c_int64], None
-    library.splinenets_destroy.argtypes, library.splinenets_destroy.restype = [c_void_p], None
+    library.splinenets_open.argtypes = [c_char_p, c_size_t, c_int, c_char_p, c_size_t]
+    library.splinenets_open.restype = c_void_p
+    library.splinenets_describe.argtypes, library.splinenets_describe.restype = [c_void_p, c_void_p], None
+    library.splinenets_condition_at.argtypes = [c_void_p, c_int64]
+    library.splinenets_condition_at.restype = _Condition
+    library.splinenets_run.argtypes = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64]
+    library.splinenets_run.restype = c_int
+    library.splinenets_free.argtypes, library.splinenets_free.restype = [c_void_p], None
     return library
 
 
@@ -57,41 +75,66 @@ def check_layout(described: list[str]) -> None:
 
 
 class Engine:
-    """Images (N, C, H, W), float32 -> logits (N, classes). Threads share one image, or take one each of several."""
+    """Images (N, C, H, W), float32 -> logits (N, classes). Threads share one image, or take one each of several.
 
-    def __init__(self, program: Program, threads: int = 1) -> None:
-        if threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {threads}")
-        library = build()
-        steps = np.ascontiguousarray(program.steps)
-        first = steps[steps["kind"] == Kind.INPUT][0]["output"]
-        last = steps[steps["kind"] == Kind.OUTPUT][0]["input"]
-        self.input, self.classes = tuple(int(first[n]) for n in ("channels", "height", "width")), int(last["channels"])
-        # torch's memory begins at a multiple of 64, as numpy's may not
-        self._weights = torch.empty(len(program.weights), dtype=torch.uint8)
-        self._weights.numpy()[:] = program.weights
-        degrees = range(1 + max(int(steps[name].max()) for name in ("degree", "decision_degree")))
-        self._bases = [torch.tensor(basis_matrix(degree), dtype=torch.float32) for degree in degrees]
-        self._matrices = (c_void_p * len(degrees))(*(basis.data_ptr() for basis in self._bases))
-        plan = _Plan(steps.ctypes.data, len(steps), self._weights.data_ptr(), addressof(self._matrices))
-        plan.arena, plan.threads = program.arena, threads
-        self._run = library.splinenets_run
-        self._handle = library.splinenets_create(byref(plan))
+    ``content`` is that of a file; the engine refuses whatever would not stay inside its own memory.
+    """
+
+    def __init__(self, content: bytes, threads: int = 1) -> None:
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
+        self._content, self._threads = content, threads
+        self._start()
+        about = _Description()
+        self._library.splinenets_describe(self._handle, byref(about))
+        self.input = int(about.channels), int(about.height), int(about.width)
+        self.classes, self.conditions = int(about.outputs), int(about.conditions)
+        self.metadata = about.metadata.decode()
+
+    def _start(self) -> None:
+        """Begin the engine's threads in this process."""
+        self._library, message = build(), create_string_buffer(200)
+        content = self._content
+        self._handle = self._library.splinenets_open(content, len(content), self._threads, message, len(message))
         if not self._handle:
-            raise MemoryError(f"not enough memory for the native runtime with {threads} threads")
-        self._lock = threading.Lock()
-        weakref.finalize(self, library.splinenets_destroy, self._handle)
+            reason = message.value.decode(errors="replace")
+            raise MemoryError(f"{reason} for {self._threads} threads") if "not enough" in reason else ValueError(reason)
+        self._lock, self._process = threading.Lock(), os.getpid()
+        weakref.finalize(self, _stop, self._library, self._handle, self._process)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, classes)."""
-        if images.dim() != 4 or tuple(images.shape[1:]) != self.input or images.dtype != torch.float32:
+    def __call__(self, images: Tensor, *values: Tensor) -> Tensor:
+        """(N, C, H, W), and (N, ...) for each condition -> (N, classes)."""
+        if tuple(images.shape[1:]) not in self.shapes or images.dtype != torch.float32:
             raise ValueError(
                 f"the network takes float32 images of shape (N, {', '.join(map(str, self.input))}), "
                 f"got {images.dtype} of shape {tuple(images.shape)}"
             )
+        if not readable(images, *values):
+            kinds = {f"{type(each).__name__} on {each.device}" for each in (images, *values)}
+            raise ValueError(f"the network takes plain tensors on the CPU, got {' and '.join(sorted(kinds))}")
+        told = torch.cat([each.float() for each in values], 1).contiguous() if values else torch.empty(len(images), 0)
+        if tuple(told.shape) != (len(images), self.conditions):
+            raise ValueError(f"the network is told {self.conditions} numbers an image, got shape {tuple(told.shape)}")
         images = images.contiguous()
         logits = torch.empty(len(images), self.classes)
-        if len(images):
-            with self._lock:
-                self._run(self._handle, images.data_ptr(), logits.data_ptr(), len(images))
+        if self._process != os.getpid():  # a process that was forked has none of its parent's threads
+            self._start()
+        run, pointers = self._library.splinenets_run, [each.data_ptr() for each in (images, told, logits)]
+        with self._lock:
+            outside = run(self._handle, *pointers, len(images))
+        if outside:
+            raise ValueError("a condition lies outside its range")
         return logits
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of one image; a signal is an image of one row, and a vector one of one pixel."""
+        channels, height, width = self.input
+        signal = ((channels, width),) if height == 1 else ()
+        return self.input, *signal, *(((channels,),) if height == width == 1 else ())
+
+
+def _stop(library: CDLL, handle: int, process: int) -> None:
+    """End an engine, in the process whose threads it has: in another, nobody would answer."""
+    if process == os.getpid():
+        library.splinenets_free(handle)

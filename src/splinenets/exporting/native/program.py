@@ -1,28 +1,20 @@
-"""What the engine executes: steps and the parameters they read, and the file that holds both.
+"""What the engine executes: steps, and where their images lie in memory.
 
-``Step`` is the one description of a step. Its fields, in their order, are those of ``Step`` in engine.cpp, and whoever
+``Step`` is the one description of a step. Its fields, in their order, are those of ``Step`` in step.h, and whoever
 loads the engine compares the two.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Annotated, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors.torch import load, save
-
-from ..formats import KEY, NewerFile
 
 LANES = 16  # channels in a block
-VERSION = 1  # of the file
 
 
 class Kind(IntEnum):
@@ -40,6 +32,34 @@ class Kind(IntEnum):
     LOCATE = 9
     MIX = 10
     OUTPUT = 11
+    DEPTHWISE = 12
+    AVGPOOL = 13
+    SUBTRACT = 14
+    MULTIPLY = 15
+    AFFINE = 16
+    NORM = 17
+    COPY = 18
+    TELL = 19
+    PLACE = 20
+
+
+ALONE = (Kind.MEAN, Kind.LOCATE, Kind.MIX, Kind.TELL, Kind.PLACE)  # what threads do without waiting for each other
+
+
+class Activation(IntEnum):
+    """What becomes of a step's numbers at its end."""
+
+    NONE = 0
+    RELU = 1
+    RELU6 = 2
+    LEAKY_RELU = 3
+    SIGMOID = 4
+    SILU = 5
+    HARD_SIGMOID = 6
+    HARD_SWISH = 7
+    GELU = 8
+    GELU_TANH = 9
+    TANH = 10
 
 
 @dataclass(eq=False)
@@ -70,11 +90,11 @@ class Image:
 
 
 class Matrix(NamedTuple):
-    """Numbers among the parameters, and the scale of each row, in bytes; a scale of -1: none."""
+    """Numbers among the parameters, and the scale of each row, in bytes; -1: none."""
 
     type: int = 0
-    offset: int = 0
-    scale: int = 0
+    offset: int = -1
+    scale: int = -1
 
 
 NOWHERE, NOTHING = Image(0, 0, 0), Matrix()  # where there is none
@@ -83,22 +103,27 @@ Start: TypeAlias = Annotated[Image, "start"]  # an image of which the engine is 
 
 @dataclass(eq=False)
 class Step:
-    """One step. All have the same fields, of which each uses some; see engine.cpp."""
+    """One step. All have the same fields, of which each uses some; see step.h."""
 
     kind: Kind
     input: Image = NOWHERE
     output: Image = NOWHERE
     other: Image = NOWHERE  # what is added, or the parent's positions
-    relu: bool = False
+    activation: Activation = Activation.NONE
     kernel_h: int = 0
     kernel_w: int = 0
-    stride: int = 1
+    stride_h: int = 1
+    stride_w: int = 1
     pad_h: int = 0
     pad_w: int = 0
-    dilation: int = 1
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1  # of a norm, 0: each pixel by itself
+    inclusive: bool = False  # whether averages count pixels beyond the border
     weight: Matrix = NOTHING
     sums: Start = NOWHERE  # what every thread adds up, or has added up
     mixed: Start = NOWHERE  # filters of this sample
+    narrow: Start = NOWHERE  # features of 16 bits
     bias: int = -1
     basis: Start = NOWHERE  # active knots and their weights
     splines: int = 0
@@ -109,10 +134,23 @@ class Step:
     length: int = 0
     matching: int = -1
     bounded: bool = False
+    closed: bool = False
     decision_knots: int = 0
     decision_degree: int = 0
+    source: int = 0
+    target: int = 0
+    count: int = 0
     diffusion: float = 0.0
     slope: float = 0.0
+    epsilon: float = 0.0
+
+    def window(self, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Step:
+        """Look at an image through a window; in both directions, height first."""
+        self.kernel_h, self.kernel_w = kernel
+        self.stride_h, self.stride_w = stride
+        self.pad_h, self.pad_w = padding
+        self.dilation_h, self.dilation_w = dilation
+        return self
 
     def touched(self) -> list[Image]:
         """All images that must lie somewhere while this step runs, but for scratch memory; each once."""
@@ -120,8 +158,9 @@ class Step:
         return [image for image in images if image is not NOWHERE]
 
 
+Pair: TypeAlias = tuple[int, int]
 NUMBERS: dict[object, type[np.int64 | np.float64]] = {
-    **dict.fromkeys((int, bool, Kind, Start), np.int64),
+    **dict.fromkeys((int, bool, Kind, Activation, Start), np.int64),
     float: np.float64,
 }
 
@@ -136,8 +175,9 @@ STEP = _dtype_of(Step)
 
 def layout() -> list[str]:
     """How a step lies in memory, as the engine describes it: a line for each number."""
-    kinds = ", ".join(kind.name for kind in Kind)
-    return [*_lines(STEP), f"end {STEP.itemsize}", f"lanes {LANES}", f"kinds ({kinds})"]
+    names = {"kinds": Kind, "activations": Activation}
+    lists = [f"{title} {', '.join(each.name for each in kind)}" for title, kind in names.items()]
+    return [*_lines(STEP), f"end {STEP.itemsize}", f"lanes {LANES}", *lists]
 
 
 def _lines(record: np.dtype[np.void], prefix: str = "", start: int = 0) -> Iterator[str]:
@@ -154,6 +194,14 @@ def padded(count: int) -> int:
     return -(-count // LANES) * LANES
 
 
+class Told(NamedTuple):
+    """One number that a network is told: its name, and the values at positions 0 and 1."""
+
+    name: str
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Program:
     """Steps (n,) of type ``STEP``, parameters (bytes,), and the floats of memory that one image needs."""
@@ -161,14 +209,17 @@ class Program:
     steps: NDArray[np.void]
     weights: NDArray[np.uint8]
     arena: int
+    told: tuple[Told, ...] = ()
 
 
-def assemble(steps: Sequence[Step], scratch: Sequence[Image], parameters: NDArray[np.uint8]) -> Program:
+def assemble(
+    steps: Sequence[Step], scratch: Sequence[Image], parameters: NDArray[np.uint8], told: Sequence[Told] = ()
+) -> Program:
     """Give every image a place, behind scratch memory; images alike share one when their times do not meet."""
     arena = 0
     for image in scratch:
         image.offset, arena = arena, arena + image.size
-    last = {image: number for number, step in enumerate(steps) for image in step.touched()}
+    ends = _ends(steps)
     free: dict[tuple[int, ...], list[int]] = {}
     for number, step in enumerate(steps):
         for image in (i for i in (step.output, step.sums) if i is not NOWHERE and i.offset < 0):
@@ -177,10 +228,22 @@ def assemble(steps: Sequence[Step], scratch: Sequence[Image], parameters: NDArra
                 image.offset = places.pop()
             else:
                 image.offset, arena = arena, arena + image.size
-        for image in step.touched():
-            if last[image] == number:
-                free.setdefault(image.place, []).append(image.offset)
-    return Program(np.array([_numbers(step) for step in steps], STEP), parameters, arena)
+        for image in ends.get(number, ()):
+            free.setdefault(image.place, []).append(image.offset)
+    return Program(np.array([_numbers(step) for step in steps], STEP), parameters, arena, tuple(told))
+
+
+def _ends(steps: Sequence[Step]) -> dict[int, list[Image]]:
+    """The images whose time ends with a step. Sums end later: until all wait, a thread may read those of another."""
+    last = {image: number for number, step in enumerate(steps) for image in step.touched()}
+    for number, step in enumerate(steps):
+        if step.kind in ALONE and step.sums is not NOWHERE:
+            waits = (i for i in range(number, len(steps)) if steps[i].kind not in ALONE)
+            last[step.sums] = max(last[step.sums], next(waits, len(steps)))
+    ends: dict[int, list[Image]] = {}
+    for image, number in last.items():
+        ends.setdefault(number, []).append(image)
+    return ends
 
 
 Number: TypeAlias = int | float
@@ -194,30 +257,3 @@ def _written(value: Image | Matrix | Number, *, whole: bool) -> Number | tuple[N
     if isinstance(value, Image):
         return tuple(getattr(value, f.name) for f in fields(value)) if whole else value.offset
     return value
-
-
-def to_bytes(program: Program, metadata: str) -> bytes:
-    """A safetensors file behind its version and its SHA-256: the engine checks nothing while it runs."""
-    tensors = {
-        "steps": torch.frombuffer(bytearray(program.steps.tobytes()), dtype=torch.uint8),
-        "weights": torch.from_numpy(program.weights.copy()),
-        "arena": torch.tensor(program.arena),
-    }
-    content = save(tensors, metadata={KEY: metadata})
-    return b"splinenets native %d\n" % VERSION + hashlib.sha256(content).digest() + content
-
-
-def from_bytes(sealed: bytes) -> tuple[Program, str]:
-    """A program and its metadata; a damaged file must not reach the engine."""
-    found = re.match(rb"splinenets native (\d+)\n(.{32})", sealed, flags=re.DOTALL)
-    if found and int(found[1]) > VERSION:
-        raise NewerFile(
-            f"is of version {int(found[1])} of the native format, newer than this package reads ({VERSION})"
-        )
-    content = sealed[found.end() if found else 0 :]
-    if found is None or hashlib.sha256(content).digest() != found[2]:
-        raise ValueError("its content does not have the SHA-256 that stands before it")
-    tensors = load(content)
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    steps = tensors["steps"].numpy().view(STEP)
-    return Program(steps, tensors["weights"].numpy(), int(tensors["arena"])), header["__metadata__"][KEY]

@@ -1,0 +1,30 @@
+"""``splinenets serve``: an exported network behind HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLES = (
+    "Examples: [bold]splinenets serve net.native[/bold], then "
+    "[bold]curl --data-binary @shirt.png http://127.0.0.1:8643/classify[/bold]"
+)
+
+
+def serve(
+    file: Path = typer.Argument(metavar="FILE", help="An export of a run: .onnx, .pt2 or .native."),  # noqa: B008
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; the usual one is for this machine alone."),
+    port: int = typer.Option(8643, min=0, max=65535, help="Port; 0 takes any that is free."),
+    threads: int = typer.Option(1, min=1, help="Threads that compute."),
+) -> None:
+    """Answer pictures with classes over HTTP, those of several callers together. Ctrl-C ends it."""
+    from ..exporting import load_export
+    from ..serving import Server
+
+    with Server(load_export(file, threads=threads), file.name, host=host, port=port) as server:
+        typer.echo(f"{server.address} serves {file}: POST pictures to /classify; /health, /metrics; Ctrl-C ends it")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("ended")

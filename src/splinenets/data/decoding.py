@@ -1,0 +1,70 @@
+"""One image file, or one inside a tar archive -> pixels: decoded, scaled and cut to size."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .listing import Member
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Place: TypeAlias = Path | Member
+
+GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
+COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
+BEHIND = (128, 128, 128, 255)  # what shows where an image is transparent: neither dark nor light things vanish on it
+
+
+def read_image(path: Place, height: int, width: int) -> Tensor:
+    """One file as (C, H, W), uint8: grey with C = 1, or RGB."""
+    from PIL import Image
+
+    try:
+        with Image.open(path if isinstance(path, Path) else path.open()) as file:
+            return to_pixels(file, height, width)
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from None
+
+
+def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
+    """An open image, scaled and cut to size: (C, H, W), uint8, grey with C = 1, or RGB."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(file)
+    if image.mode not in GREY | COLOUR:
+        raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
+    if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
+        image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
+    mode = "L" if image.mode in GREY else "RGB"
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, BEHIND), with_alpha(image))
+    image = image.convert(mode)
+    pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
+    return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
+
+
+def with_alpha(image: Image.Image) -> Image.Image:
+    """The same image as RGBA."""
+    return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+
+
+def read_shape(path: Place) -> tuple[int, int, int]:
+    """Channels, height and width of an image file, whose pixels are not read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path if isinstance(path, Path) else path.open()) as file:
+            return 1 if file.mode in GREY else 3, file.height, file.width
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from None
+
+
+def upper_byte(mode: str) -> int:
+    """Which of a pixel's two bytes counts more, by a mode such as "I;16B"; N is this machine's own order."""
+    return 0 if mode.endswith("B") or (mode.endswith("N") and sys.byteorder == "big") else 1

@@ -1,0 +1,5 @@
+"""An exported network behind HTTP."""
+
+from .server import Server
+
+__all__ = ["Server"]

@@ -1,0 +1,31 @@
+"""What can hardly be learned, said before any time is spent on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import nn
+
+from .build import Task
+from .recipe import Recipe
+
+HANDFUL = 50  # steps in which the averages of a batch norm still remember how they began: 0.9 ** 50 is 0.5%
+
+
+def cautions(recipe: Recipe, task: Task, net: nn.Module) -> Iterator[str]:
+    """Sentences about a training that will learn little, and what would help."""
+    labels, classes = task.data.train.labels, len(task.data.classes)
+    steps = recipe.epochs * math.ceil(len(labels) / recipe.batch)
+    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+    if len(labels.unique()) < 2:
+        yield "all training images are of one class, so there is nothing to tell apart"
+    if steps < classes:
+        yield f"{steps} steps are too few to learn {classes} classes: train more epochs, or with a smaller batch"
+    elif steps < HANDFUL and normalised:
+        yield (
+            f"{steps} steps are too few for batch norms, whose averages are what counts in tests: "
+            f"train more epochs, or with a smaller batch"
+        )
+    if recipe.batch >= len(labels):
+        yield f"a batch of {recipe.batch} holds all {len(labels)} training images, so every epoch is a single step"

@@ -1,0 +1,122 @@
+"""Optimizers, averages of weights and losses of recipes, each beside an obvious version."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.helpers.runs import files, recipe, tiny_task, train
+from torch.testing import assert_close
+
+from splinenets.training import Watcher, load_run
+from splinenets.training.build import build_network
+from splinenets.training.loop import Batch, blend, learning_rate, summed_entropy
+from splinenets.training.optimizer import build_optimizer
+
+AIR = {"network": "air", "widths": (2, 3, 4), "model": "D(3)-C-R3", "plain": ("whitening",), "augment": "shift-flip"}
+
+
+def moved(chosen, steps=3):
+    """A network and its gradients, before and after some steps of a recipe's optimizer."""
+    net = build_network(chosen, tiny_task(chosen))
+    optimizer = build_optimizer(chosen, net)
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    grads = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        for p in net.parameters():
+            if p.requires_grad:
+                p.grad = torch.randn_like(p)
+        grads.append({name: None if p.grad is None else p.grad.clone() for name, p in net.named_parameters()})
+        optimizer.step()
+    return net, before, grads
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "muon"])
+def test_optimizers_are_torchs(name):
+    """One of torch's for each parameter alone; filters, and knots, are rows of a matrix for Muon."""
+    chosen = recipe(optimizer=name, learning_rate=0.01, weight_decay=0.1, momentum=0.8, **AIR)
+    net, before, grads = moved(chosen)
+    for key, parameter in net.named_parameters():
+        if not parameter.requires_grad:
+            assert torch.equal(parameter, before[key])
+            continue
+        decay = 0.1 if parameter.dim() > 1 else 0.0
+        rows = (-1, parameter.shape[-1]) if key.endswith("knots") else (len(parameter), -1)
+        shape = rows if name == "muon" and parameter.dim() > 1 else parameter.shape
+        alone = torch.nn.Parameter(before[key].reshape(shape).clone())
+        rule = {
+            "sgd": lambda p, d: torch.optim.SGD([p], lr=0.01, momentum=0.8, weight_decay=d),
+            "nesterov": lambda p, d: torch.optim.SGD([p], lr=0.01, momentum=0.8, weight_decay=d, nesterov=True),
+            "adamw": lambda p, d: torch.optim.AdamW([p], lr=0.01, weight_decay=d),
+            "muon": lambda p, d: torch.optim.Muon(
+                [p], lr=0.01, momentum=0.8, weight_decay=d, adjust_lr_fn="match_rms_adamw"
+            ),
+        }["adamw" if name == "muon" and parameter.dim() == 1 else name](alone, decay)
+        for grad in grads:
+            alone.grad = grad[key].reshape(shape)
+            rule.step()
+        assert_close(parameter.detach(), alone.detach().view_as(parameter), msg=key)
+
+
+class Stops(Watcher):
+    def step(self, step, loss, accuracy):
+        if step == 5:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adamw", "muon"])
+def test_resume_is_bit_exact(name, tmp_path):
+    chosen = recipe(optimizer=name, average=0.9, mixup=0.4, label_smoothing=0.1, calibrate=20, **AIR)
+    train(chosen, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, tmp_path / "cut", watcher=Stops())
+    train(chosen, tmp_path / "cut", resume=True)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+def test_the_average_is_tested_and_kept(tmp_path, monkeypatch):
+    """Against a list of all weights: each step keeps 0.8 of the average, and the first few count alike."""
+    chosen = recipe(average=0.8, calibrate=0, epochs=2, precision="float64")
+    seen = []
+
+    class Looks(Watcher):
+        def step(self, step, loss, accuracy):
+            seen.append({name: p.detach().clone() for name, p in state[0].net.named_parameters()})
+
+    state = []
+    from splinenets.training import runner
+
+    build = runner.State
+    monkeypatch.setattr(runner, "State", lambda *parts: state.append(build(*parts)) or state[0])
+    train(chosen, tmp_path / "run", watcher=Looks())
+    expected = dict(seen[0])
+    for step, weights in enumerate(seen[1:], 2):
+        share = max(0.2, 1 / step)
+        expected = {name: (1 - share) * old + share * weights[name] for name, old in expected.items()}
+    monkeypatch.setattr("splinenets.training.run.load_task", tiny_task)
+    net, *_ = load_run(tmp_path / "run")
+    for name, parameter in net.named_parameters():
+        assert_close(parameter, expected[name], msg=name)
+        assert not torch.equal(parameter, seen[-1][name]) or name.startswith("matching")
+
+
+def test_mixup_and_label_smoothing():
+    images, labels = torch.randn(6, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    generator = torch.Generator().manual_seed(1)
+    batch = blend(Batch(images, labels), 0.5, generator)
+    assert 0 < batch.share < 0.5
+    rest = (batch.images - (1 - batch.share) * images) / batch.share  # the images that were blended in
+    for image, other in zip(rest, batch.others, strict=True):
+        (found,) = ((images - image).abs().amax((1, 2, 3)) < 1e-9).nonzero()
+        assert labels[found] == other
+    logits = torch.randn(6, 3, dtype=torch.float64)
+    one_hot = torch.lerp(F.one_hot(labels, 3).double(), F.one_hot(batch.others, 3).double(), batch.share)
+    wanted = 0.9 * one_hot + 0.1 / 3
+    assert_close(summed_entropy(logits, batch, 0.1), -(wanted * logits.log_softmax(1)).sum())
+
+
+def test_a_triangle_of_rates():
+    chosen = recipe(anneal="triangular", learning_rate=2.0, warmup=0.25)
+    rates = [learning_rate(chosen, step, 20) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
+    assert rates[5:] == pytest.approx([2 * (20 - step) / 15 for step in range(5, 20)])
