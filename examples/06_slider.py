@@ -116,8 +116,4 @@ rows = [row(net.eval(), tests[i], LEVELS[i % len(LEVELS)], settings, name) for i
 content = json.dumps({"settings": settings.tolist(), "rows": rows}).replace("<", "\\u003c")  # no text ends the block
 path = Path(tempfile.mkdtemp() if QUICK else ".") / "slider.html"
 path.write_text(PAGE.replace("DATA", content))
-print(
-    "\n".join(f"noise {r['level']}: {r['seen_db']:.1f} dB, at best {max(r['db']):.1f} dB after" for r in rows),
-    path,
-    sep="\n",
-)
+print(path, *(f"noise {r['level']}: {r['seen_db']:.1f} dB, then {max(r['db']):.1f} dB" for r in rows), sep="\n")
