@@ -103,9 +103,9 @@ def test_the_average_is_tested_and_kept(tmp_path, monkeypatch):
 def test_mixup_and_label_smoothing():
     images, labels = torch.randn(6, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
     generator = torch.Generator().manual_seed(1)
-    batch = blend(Batch(images, labels), 0.5, generator)
+    batch = blend(Batch((images,), labels), 0.5, generator)
     assert 0 < batch.share < 0.5
-    rest = (batch.images - (1 - batch.share) * images) / batch.share  # the images that were blended in
+    rest = (batch.inputs[0] - (1 - batch.share) * images) / batch.share  # the images that were blended in
     for image, other in zip(rest, batch.others, strict=True):
         (found,) = ((images - image).abs().amax((1, 2, 3)) < 1e-9).nonzero()
         assert labels[found] == other
