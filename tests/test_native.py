@@ -270,10 +270,10 @@ def small_file():
     return compiled(*network("lenet4", "H(3)-D-R3"))
 
 
-def changed(content, kind, **fields):
+def changed(content, which, **fields):
     """A file in which the first step of a kind has other numbers, and the digest that it should have."""
     steps = Changed(content, numpy.random.default_rng(0))
-    place = next(step for step in steps.steps() if step["kind"] == kind)
+    place = next(step for step in steps.steps() if step["kind"] == which)
     for name, value in fields.items():
         outer, _, inner = name.partition("__")
         if inner:
@@ -295,8 +295,8 @@ def changed(content, kind, **fields):
         (Kind.MIX, {"degree": 40}),
         (Kind.MIX, {"knots": 10**6}),
         (Kind.MIX, {"splines": 0}),
-        (Kind.LOCATE, {"decision_knots": 2}),
-        (Kind.LOCATE, {"matching": 10**9}),
+        (Kind.LOCATE, {"decision_knots": 10**6}),
+        (Kind.LOCATE, {"basis": 2**27}),
         (Kind.LINEAR, {"weight__offset": 2}),
         (Kind.LINEAR, {"weight__type": 7}),
         (Kind.MAXPOOL, {"dilation_h": 0}),
