@@ -78,7 +78,8 @@ def table() -> str:
         cells = [kind, str(sum(images.counts)), str(len(images.counts))]
         for static in (True, False):
             tried = found.get((kind, static), {})
-            cells += [percent(tried.get(NOTHING)), percent(max(tried.values(), default=None))]
+            best = max(tried.values()) if len(tried) > 1 else None
+            cells += [percent(tried.get(NOTHING)), percent(best)]
         lines.append(cells)
     return markdown(head, lines)
 

@@ -62,6 +62,7 @@ def reproduced() -> str:
     return "\n\n".join(
         f"### {experiment.title}\n\n`splinenets reproduce {name}`\n\n{table(experiment, results_of(name))}"
         for name, experiment in EXPERIMENTS.items()
+        if experiment.paper
     )
 
 

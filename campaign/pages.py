@@ -117,7 +117,9 @@ origins = st.sampled_from(
     ]
 )
 sites = st.sampled_from([None, "none", "same-origin", "same-site", "cross-site", "x"])
-paths = st.sampled_from(["/", "/state", "/images/test/0.png", "/images/train/59.png", "/answer", "/upload", "/draw.js"])
+paths = st.sampled_from(
+    ["/", "/state", "/images/test/0.png", "/images/train/59.png", "/answer", "/upload", "/turning", "/draw.js"]
+)
 strange = st.sampled_from(
     [
         "/../pyproject.toml",
@@ -198,7 +200,7 @@ def uploads(trial: Trial) -> None:
             content = picture(trial.dice)
             status, answer = ask(server, "POST", "/upload", trial.dice.choice(DAMAGES)(content, trial.dice), {})
             assert status in (200, 400), status
-            assert json.loads(answer).keys() <= {"pixels", "error"}
+            assert json.loads(answer).keys() <= {"pixels", "unlike", "error"}
 
 
 def picture(dice: random.Random) -> bytes:

@@ -32,6 +32,7 @@ TRAININGS = ("train", "demo")
 NOT_RUN = {
     "data get": "downloads",
     "explore": "serves a page until it is stopped",
+    "serve": "answers until it is stopped",
     "reproduce": "trains for hours",
     "bench": "measures for minutes",
 }

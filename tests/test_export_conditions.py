@@ -112,7 +112,7 @@ def ask_wrongly(net, some):
     for call, complaint in (
         (lambda: net(some), r"the condition 'angle' is missing: call the network as net\(images, angle\)"),
         (lambda: net(some, right + 300), "the condition 'angle' lies between 0 and 360, got 390"),
-        (lambda: net(some, right[:1]), r"the condition 'angle' has shape \(3,\) for this batch, got \(1, 1\)"),
+        (lambda: net(some, right[:1]), r"the condition 'angle' has shape \(3,\) for this batch, got \(1,\)"),
         (lambda: net(some, {"angel": right}), "unknown condition 'angel', choose from angle"),
         (lambda: net(some, "north"), "the condition 'angle' is a tensor or a number, got str"),
     ):

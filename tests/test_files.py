@@ -75,15 +75,22 @@ def test_damaged_code_is_compiled_anew(tmp_path, monkeypatch):
 
 def test_a_process_that_was_forked_off_keeps_no_lock(tmp_path):
     """A run that was killed can go on at once, whatever processes it has left behind."""
-    read, write = os.pipe()
+    (hear, say), (wait, end) = os.pipe(), os.pipe()
+
+    def live():
+        os.write(say, b"x")
+        os.read(wait, 1)
+
     with (tmp_path / "lock").open("wb") as mine:
         assert lock(mine)
-        child = fork(lambda: os.read(read, 1))
+        child = fork(live)
+        os.read(hear, 1)  # it lives
     with (tmp_path / "lock").open("wb") as other:
         assert lock(other)
-    os.write(write, b"x")
+    os.write(end, b"x")
     assert outcome(child) == 0
-    os.close(read), os.close(write)
+    for pipe in (hear, say, wait, end):
+        os.close(pipe)
 
 
 def test_one_holds_a_lock_at_a_time(tmp_path):

@@ -189,7 +189,7 @@ def test_weights_that_do_not_fit(content, complaint, folder, tmp_path, capsys):
     ("settings", "complaint"),
     [
         (["network=timm:other"], "network 'timm:other' cannot be built: Unknown model (other)"),
-        (["network=timm:"], "unknown network 'timm:', choose from lenet, resnet, or one from elsewhere"),
+        (["network=timm:"], "unknown network 'timm:', choose from lenet, resnet, air, or one from elsewhere"),
         (["network=timm:tiny", "arguments={wings=2}"], "cannot be built: "),
         (["network=nowhere.models:build"], "there is no module 'nowhere': is it installed?"),
         (["network=mine.models:other"], "has no attribute 'other'"),

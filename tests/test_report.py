@@ -11,6 +11,7 @@ from tests.helpers.commands import call, refused
 from tests.helpers.subjects import HOSTILE
 
 from splinenets.analysis import report
+from splinenets.analysis.result import GLOSSARY
 from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.files import read_sealed, write_sealed
 
@@ -46,6 +47,8 @@ def assert_inert(page):
     assert not {"iframe", "object", "embed", "link", "base", "form", "svg", "b onload"} & set(parsed.tags)
     for tag, name, value in parsed.attributes:
         assert not name.startswith("on"), (tag, name)
+        if name == "href" and value.startswith("#part-"):
+            continue
         if name in ("src", "href"):
             assert value.startswith("data:image/"), (tag, value[:40])
     policy = next(value for _, name, value in parsed.attributes if name == "content" and "default-src" in value)
@@ -66,7 +69,17 @@ def test_a_report_of_two_runs(static_and_spline, tmp_path):
     ):  # fmt: skip
         assert heading in text
     assert "has no positions" in text
-    assert "has no positions" in err
+    assert err == ""  # which is nothing to worry about
+    assert 'class="notes"' not in page
+    first = next(words for words in parsed.text if "accurate than" in words)
+    assert re.match(
+        r"spline is \d+\.\d points (more|less) accurate than static \(.*\), with .* MACs, .* parameters\.", first
+    )
+    targets = {value for tag, name, value in parsed.attributes if name == "id"}
+    links = [value for tag, name, value in parsed.attributes if tag == "a"]
+    assert len(links) > 5
+    assert {link.removeprefix("#") for link in links} <= targets
+    assert ("abbr", "title", GLOSSARY["MACs"]) in parsed.attributes
     line = json.loads((static_and_spline[1] / "metrics.jsonl").read_text().splitlines()[-1])
     assert f"{line['test_accuracy']:.1%}" in text
     assert re.search(r"torch.*?2\.\d+", text)
@@ -75,6 +88,32 @@ def test_a_report_of_two_runs(static_and_spline, tmp_path):
     assert data[0] is None
     assert [layer["name"] for layer in data[1]["layers"]] == ["conv2", "dense1", "dense2"]
     assert len(data[1]["layers"][0]["splines"]) == 7  # each of the 6, and all together
+
+
+def test_runs_that_are_told(tmp_path):
+    """Positions from outside are drawn and not judged; accuracy is shown over the condition."""
+    changes = {"condition": "angle", "images": 1200, "epochs": 1}
+    told = subjects.train_small(tmp_path / "told", "D(5)-X-R4 closed", told="curves", **changes)
+    blind = subjects.train_small(tmp_path / "blind", "static", **changes)
+    page, err = write(tmp_path / "report.html", told, blind)
+    text = " ".join(assert_inert(page).text)
+    assert err == ""
+    for words in (
+        "Accuracy over the angle",
+        "told its positions",
+        "How evenly splines are used",
+        "One layer at a time",
+    ):
+        assert words in text
+    for words in ("Specialisation", "Health over epochs", "projection", "Health\n"):
+        assert words not in text
+
+
+def test_costs_have_no_columns_of_zeros():
+    rows = [["conv", "3", "0", ""], ["total", "3", "0", "7"]]
+    assert report.without_zeros(["layer", "a", "b", "c"], rows) == (
+        ["layer", "a", "c"], [["conv", "3", ""], ["total", "3", "7"]],
+    )  # fmt: skip
 
 
 def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):

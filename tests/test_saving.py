@@ -9,8 +9,7 @@ from functools import cache
 import pytest
 import torch
 import torch.nn.functional as F
-from tests import test_states as states
-from tests.helpers import zoo
+from tests.helpers import states, zoo
 from torch import nn
 
 import splinenets as sn

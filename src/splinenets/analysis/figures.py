@@ -12,6 +12,7 @@ from torch import Tensor
 from ..basis import bspline_basis
 from ..health_check import histogram
 from ..layers import SplineLayer
+from ..spec import SplineSpec
 from .counts import BINS, STEPS, by_class, join_rare, most_telling, spread_out
 from .filters import along, liveliest, view
 from .style import (
@@ -25,8 +26,10 @@ from .style import (
     SERIES,
     SIGNED,
     VERDICTS,
+    WIDTH,
     accuracy_axes,
     accuracy_points,
+    class_colours,
     class_map,
     class_scale,
     empty_figure,
@@ -84,6 +87,16 @@ class Point:
     latency: float | None = None  # seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """A network, and which test images it got right: values (N,) of their condition, right (N,)."""
+
+    name: str
+    between: tuple[float, float]
+    values: Tensor
+    right: Tensor
+
+
 @styled
 def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
     """How each layer's positions were spread, epoch after epoch, the newest in front."""
@@ -107,6 +120,53 @@ def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
         axis.tick_params(left=False)
         axis.spines["left"].set_visible(False)
     outer_labels(axes, 3, "position", "epoch")
+    return figure
+
+
+@styled
+def positions_by_layer(epoch: Epoch) -> Figure:
+    """How the positions of every layer were spread after one epoch, a ridge for each, however many there are."""
+    layers = list(epoch.layers)
+    figure = empty_figure(min(1.0 + 0.3 * len(layers), 14.0), WIDTH * 0.7)
+    axis = figure.subplots()
+    for row, name in enumerate(layers):
+        counts = torch.tensor(epoch.layers[name].histogram).double()
+        density = counts / counts.sum().clamp(min=1) * len(counts)
+        x = ((torch.arange(len(counts)) + 0.5) / len(counts)).numpy()
+        height = (row - density * (0.9 / max(float(density.max()), 2.0))).numpy()  # a uniform one is half as high
+        axis.fill_between(x, row, height, color=in_time(0.1 + 0.8 * row / max(len(layers) - 1, 1)), linewidth=0)
+        axis.axhline(row, color=PALE, linewidth=0.6, zorder=0)
+    axis.set_yticks(range(len(layers)), [printable(name, 20) for name in layers], fontsize=7.5)
+    axis.set(xlim=(0, 1), ylim=(len(layers) - 0.5, -1.1), xticks=(0, 0.25, 0.5, 0.75, 1), xlabel="position")
+    axis.tick_params(left=False)
+    axis.spines["left"].set_visible(False)
+    return figure
+
+
+@styled
+def accuracy_over_condition(series: Sequence[Answers], condition: str, bins: int = 12) -> Figure:
+    """Accuracy in each stretch of the condition's range, a line for each network."""
+    figure, (axis,) = accuracy_axes(3.2, [printable(condition, NAME)])
+    low, high = series[0].between
+    for number, answers in enumerate(series):
+        place = ((answers.values.double() - low) / (high - low) * bins).long().clamp(0, bins - 1)
+        counts = torch.bincount(place, minlength=bins)
+        shares = torch.bincount(place, answers.right.double(), minlength=bins) / counts.clamp(min=1)
+        there = [i for i in range(bins) if counts[i]]
+        accuracy_points(
+            axis,
+            number,
+            [low + (i + 0.5) * (high - low) / bins for i in there],
+            [float(shares[i]) for i in there],
+            [int(counts[i]) for i in there],
+            markersize=5,
+            capsize=2,
+            linewidth=1.4,
+            linestyle=DASHES[number % len(DASHES)],
+            label=printable(answers.name, 40),
+        )
+    axis.set_xlim(low, high)
+    figure.legend(loc="outside lower center", ncols=min(len(series), 3))
     return figure
 
 
@@ -194,12 +254,13 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
     figure, axes = grid_of(len(names), columns=5, height=1.9)
     at, curves = _smooth(paths)
     x = at.numpy()
+    colours = class_colours(len(names))
     everyone = curves[spread_out(range(len(curves)), 80)].T.numpy()
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
         own = curves[labels == number][:lines].T.numpy()
         axis.set_rasterization_zorder(3)  # thousands of lines are smaller as pixels
         axis.plot(x, everyone, color="#d1d5db", linewidth=0.4, zorder=1)
-        axis.plot(x, own, color=SERIES[number % len(SERIES)], linewidth=0.8, alpha=0.7, zorder=2)
+        axis.plot(x, own, color=colours[number], linewidth=0.8, alpha=0.7, zorder=2)
         axis.set(title=printable(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
         axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
         upright = len(layers) > 4 or max(map(len, layers)) > 7
@@ -238,7 +299,7 @@ def filters_along(
             if column == 0:
                 axis.set_ylabel(f"spline {spline + 1}" if layer.splines > 1 else "")
                 axis.set_xlabel(shown.title, loc="left", fontsize=7.5)
-    _influence(figure.add_subplot(grid[-1, :]), spec.knots, spec.spline_degree, places)
+    _influence(figure.add_subplot(grid[-1, :]), spec, places)
     if name:
         figure.suptitle(printable(name, 60), x=0.01, ha="left", fontsize=10)
     return figure
@@ -264,10 +325,10 @@ def tradeoff(points: Sequence[Point]) -> Figure:
     return figure
 
 
-def _influence(axis: Axes, knots: int, degree: int, places: Tensor) -> None:
+def _influence(axis: Axes, spec: SplineSpec, places: Tensor) -> None:
     """The basis of each knot; the places stand below the pictures that belong to them."""
-    x = torch.linspace(0, 1, 201)
-    influence = bspline_basis(x, knots, degree).numpy()
+    x, knots = torch.linspace(0, 1, 201), spec.knots
+    influence = bspline_basis(x, knots, spec.spline_degree, closed=spec.closed).numpy()
     for place in places.tolist():
         axis.axvline(place, color=PALE, linewidth=0.8, zorder=0)
     for knot in range(knots):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..files import replacing
 from ..layers import SplineLayer
+from ..tracing import Positions
 from ..training.build import Task
 from . import figures
 from .counts import STEPS, spread_out
@@ -48,14 +49,24 @@ def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
             name="positions",
             title="Positions over time",
             caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
-            "A flat ridge is a spline that is used evenly." + _some(len(drawable[-1].layers), LAYERS),
+            "What to see: a flat ridge is a spline that is used evenly, a single peak one that is hardly used."
+            + _some(len(drawable[-1].layers), LAYERS),
             figure=figures.positions_over_time(drawable),
         )
+        if len(drawable[-1].layers) > LAYERS:
+            yield Drawn(
+                name="positions-all",
+                title="Positions in all layers",
+                caption="Where test images were after the last epoch, the first layer on top. What to see: layers "
+                "whose ridge is one narrow peak do the same for all images.",
+                figure=figures.positions_by_layer(drawable[-1]),
+            )
     if layered := [epoch for epoch in epochs if epoch.layers]:
         yield Drawn(
             name="health",
             title="Health over epochs",
-            caption="Entropy is 100% for uniform positions. Verdicts are those of splinenets.health.",
+            caption="Entropy is 100% for uniform positions; verdicts are those of splinenets.health. What to see: "
+            "entropy stays high while positions come to tell more about the class.",
             figure=figures.health_over_epochs(layered),
         )
 
@@ -69,36 +80,46 @@ def of_observation(seen: Observation) -> Iterator[Drawn]:
 def at_the_end(
     net: nn.Module, positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
 ) -> Iterator[Drawn]:
-    """What a network and the positions of test images show."""
+    """What a network and the positions of test images show; those that it was told say nothing about classes."""
+    own = positions.inferred() if isinstance(positions, Positions) else positions
     yield Drawn(
         name="utilization",
         title="How evenly splines are used",
-        caption="Density of positions in few and in many bins; the dashed line is a uniform one. Few bins hide gaps."
-        + _some(len(positions), LAYERS),
+        caption="Density of positions in few and in many bins; the dashed line is a uniform one. What to see: bars "
+        "near the line; few bins hide gaps that many bins show." + _some(len(positions), LAYERS),
         figure=figures.utilization(positions),
     )
-    yield Drawn(
-        name="specialization",
-        title="Specialisation",
-        caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
-        "tells most about the class." + _some(len(positions), LAYERS),
-        figure=figures.specialization(positions, labels, classes),
-    )
-    yield Drawn(
-        name="flow",
-        title="Flow",
-        caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
-        + _some(len(positions), figures.STATIONS),
-        figure=figures.flow(positions, labels, classes),
-    )
+    if own:
+        yield from _by_class(own, labels, classes)
     layers = [(name, module) for name, module in net.named_modules() if isinstance(module, SplineLayer)]
     for number, (name, layer) in enumerate(spread_out(layers, FILTERED), 1):
         yield Drawn(
             name=f"filters-{number}",
             title=f"Filters along a spline: {printable(name, 60)}",
-            caption=f"Weights at {STEPS} positions, purple above 0 and orange below, and the influence of each knot.",
+            caption=f"Weights at {STEPS} positions, purple above 0 and orange below, and the influence of each knot. "
+            "What to see: how one filter becomes another as the position moves.",
             figure=figures.filters_along(layer, name),
         )
+
+
+def _by_class(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]) -> Iterator[Drawn]:
+    """Where the images of each class are."""
+    yield Drawn(
+        name="specialization",
+        title="Specialisation",
+        caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
+        "tells most about the class. What to see: bright cells, where a stretch of the spline belongs to one class."
+        + _some(len(positions), LAYERS),
+        figure=figures.specialization(positions, labels, classes),
+    )
+    yield Drawn(
+        name="flow",
+        title="Flow",
+        caption="Each line is one test image on its way through the layers, on the same splines; others in grey. "
+        "What to see: classes whose lines bundle are treated alike; where bundles part, the network tells them apart."
+        + _some(len(positions), figures.STATIONS),
+        figure=figures.flow(positions, labels, classes),
+    )
 
 
 def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "svg") -> list[Path]:
@@ -114,7 +135,7 @@ def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "s
     if record.loaded is not None:
         drawn += of_observation(observe(*record.loaded))
     if not drawn:
-        raise ValueError(f"{record.name} has no figures: {' '.join(record.notes)}")
+        raise ValueError(f"{record.name} has no figures: {' '.join([*record.notes, *record.remarks])}")
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for each in drawn:
@@ -141,7 +162,8 @@ class Drawing:
             return {}
         # this epoch's line may or may not be in the file yet
         earlier = [e for e in read_epochs(self.folder)[0] if e.number < epoch.number]
-        seen = {name: position.float().cpu() for name, position in positions.items()}
+        given = positions.given if isinstance(positions, Positions) else ()
+        seen = Positions({name: position.float().cpu() for name, position in positions.items()}, given=given)
         labels, classes = task.data.test.labels[: len(next(iter(seen.values())))], task.data.classes
         drawn = [*over_epochs([*earlier, epoch]), *at_the_end(net, seen, labels, classes)]
         return {each.title: _pixels(to_png(each.figure)) for each in drawn}

@@ -29,7 +29,7 @@ class Record:
     versions: dict[str, object]
     command: list[str]
     epochs: list[Epoch]
-    notes: list[str]
+    notes: list[str]  # what is wrong with it
     loaded: tuple[nn.Module, Task] | None
 
     @property
@@ -46,6 +46,15 @@ class Record:
     def is_static(self) -> bool:
         """Whether this is a plain network."""
         return self.recipe.get("model") == STATIC
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is as it should be, and explains why something is not shown."""
+        if self.is_static:
+            return ["A static network has no positions, so there are no figures of them."]
+        if self.recipe.get("told") == "curves":
+            return ["It is told its positions, so they are drawn and not judged."]
+        return []
 
     @property
     def data(self) -> str:
@@ -90,9 +99,8 @@ def _read(folder: Path, name: str, content: dict[str, object]) -> Record:
     planned = recipe.get("epochs")
     if isinstance(planned, int) and len(epochs) < planned:
         notes.append(f"This run is not finished: {len(epochs)} of {planned} epochs.")
-    if recipe.get("model") == STATIC:
-        notes.append("A static network has no positions, so there are no figures of them.")
-    elif epochs and not any(e.histograms for e in epochs):
+    chosen = recipe.get("model") != STATIC and recipe.get("told") != "curves"
+    if chosen and epochs and not any(e.histograms for e in epochs):
         notes.append("Its metrics hold no histograms of positions, so there is no figure of them over time.")
     return Record(
         name=name,

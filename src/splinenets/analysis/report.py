@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,8 @@ from .counts import join_rare, layer_data, standard_error
 from .gallery import of_observation, over_epochs
 from .observe import CALLS, Observation, latencies, observe
 from .records import Record, network_name, read_records
-from .style import check_matplotlib, to_png, to_svg
+from .result import Subject, glossary, result, term, twins
+from .style import check_matplotlib, class_colours, to_png, to_svg
 from .text import Markup, data_block, document, element, escape, image, page_file, png, printable, table
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 LARGEST = 8_000_000  # bytes of a report
 LARGE = 300_000  # bytes of a drawing, from which on its pixels take less
 SHOWN = 24  # pictures of test images on which two networks disagree
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A run, what its network does, and how long one image takes it; the last two are None without a network."""
-
-    record: Record
-    seen: Observation | None
-    latency: float | None
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[str]:
@@ -71,21 +62,27 @@ def build(subjects: Sequence[Subject], command: Sequence[str]) -> str:
     """The page."""
     names = [s.record.name for s in subjects]
     data = [run_data(s.seen) if s.seen is not None and s.seen.positions else None for s in subjects]
-    parts = [
-        element("h1", "SplineNets report"),
-        element("p", "Written by ", element("code", shlex.join(map(printable, command))), "."),
-        *_notes(subjects),
-        element("h2", "Side by side"),
-        _summary(subjects),
-        *_tradeoff(subjects),
-        *_disagreements(subjects),
-    ]
+    parts: list[tuple[str, list[Markup]]] = [("Side by side", [_summary(subjects), *_tradeoff(subjects)])]
+    parts += _over_conditions(subjects)
+    parts += _disagreements(subjects)
     for number, subject in enumerate(subjects):
-        parts += _run(number, subject, data[number] is not None)
-    parts += [element("h2", "How the runs were made"), *map(_origin, subjects)]
-    body = Markup("\n".join([*parts, data_block("data", data)]))
+        if shown := list(_run(number, subject, data[number] is not None)):
+            parts.append((subject.record.title, shown))
+    parts += [("How the runs were made", [*map(_origin, subjects)]), ("What the words mean", [glossary()])]
+    numbered = list(enumerate(parts, 1))
+    contents = [element("li", element("a", title, href=f"#part-{i}")) for i, (title, _) in numbered]
+    body = [
+        element("h1", "SplineNets report"),
+        element("p", result(subjects), class_="result"),
+        *_notes(subjects),
+        element("nav", element("ol", *contents), aria_label="contents"),
+        *(part for i, (title, some) in numbered for part in (element("h2", title, id=f"part-{i}"), *some)),
+        element("p", "Written by ", element("code", shlex.join(map(printable, command))), ".", class_="small"),
+        data_block("data", data),
+    ]
     styles = page_file("base.css") + page_file("report.css")
-    return document(f"Report: {', '.join(names)}", body, styles, page_file("draw.js") + page_file("report.js"))
+    script = page_file("draw.js") + page_file("report.js")
+    return document(f"Report: {', '.join(names)}", Markup("\n".join(body)), styles, script)
 
 
 def run_data(seen: Observation) -> dict[str, object]:
@@ -96,7 +93,11 @@ def run_data(seen: Observation) -> dict[str, object]:
         layer_data(modules[name.partition("#")[0]], name, position.flatten(1), labels, len(names))
         for name, position in seen.positions.items()
     ]
-    return {"classes": [printable(name, 40) for name in names], "layers": layers}
+    return {
+        "classes": [printable(name, 40) for name in names],
+        "colours": class_colours(len(names)),
+        "layers": layers,
+    }
 
 
 def _notes(subjects: Sequence[Subject]) -> Iterator[Markup]:
@@ -106,7 +107,7 @@ def _notes(subjects: Sequence[Subject]) -> Iterator[Markup]:
 
 
 def _summary(subjects: Sequence[Subject]) -> Markup:
-    rows: list[tuple[str, Callable[[Subject], object]]] = [
+    rows: list[tuple[object, Callable[[Subject], object]]] = [
         ("model", lambda s: s.record.model),
         ("network", lambda s: network_name(s.record.recipe)),
         ("data", lambda s: s.record.data),
@@ -114,10 +115,10 @@ def _summary(subjects: Sequence[Subject]) -> Markup:
         ("seed", lambda s: s.record.recipe.get("seed", "?")),
         ("test accuracy", _accuracy),
         ("test loss", lambda s: f"{s.record.epochs[-1].test_loss:.3f}" if s.record.epochs else "-"),
-        ("parameters", lambda s: f"{s.seen.cost.parameters:,}" if s.seen else "-"),
-        ("  read for one image", lambda s: f"{s.seen.cost.active:,}" if s.seen else "-"),
-        ("MACs", lambda s: f"{s.seen.cost.macs:,}" if s.seen else "-"),
-        ("latency", lambda s: f"{s.latency * 1e3:.2f} ms" if s.latency else "-"),
+        (term("parameters"), lambda s: f"{s.seen.cost.parameters:,}" if s.seen else "-"),
+        (term("read for one image", "  read for one image"), lambda s: f"{s.seen.cost.active:,}" if s.seen else "-"),
+        (term("MACs"), lambda s: f"{s.seen.cost.macs:,}" if s.seen else "-"),
+        (term("latency"), lambda s: f"{s.latency * 1e3:.2f} ms" if s.latency else "-"),
         ("layers with healthy positions", _healthy),
     ]
     head = ["", *(s.record.name for s in subjects)]
@@ -126,7 +127,8 @@ def _summary(subjects: Sequence[Subject]) -> Markup:
         "Test accuracy is that after the last epoch, with the standard error that so many test images leave. "
         f"Latency: median of {CALLS} single images, one thread, the networks taking turns."
     )
-    return element("div", shown, element("p", explained, class_="small"))
+    remarks = [f" {s.record.name}: {remark}" for s in subjects for remark in s.record.remarks]
+    return element("div", shown, element("p", explained, *remarks, class_="small"))
 
 
 def _accuracy(subject: Subject) -> str:
@@ -139,7 +141,7 @@ def _accuracy(subject: Subject) -> str:
 
 
 def _healthy(subject: Subject) -> str:
-    if subject.seen is None or subject.seen.health is None:
+    if subject.seen is None or subject.seen.health is None or not subject.seen.health.layers:
         return "-"
     layers = subject.seen.health.layers
     return f"{len(layers) - len(subject.seen.health.ailing)} of {len(layers)}"
@@ -165,14 +167,35 @@ def _tradeoff(subjects: Sequence[Subject]) -> Iterator[Markup]:
         )
 
 
-def _disagreements(subjects: Sequence[Subject]) -> Iterator[Markup]:
-    seen = [(s.record, s.seen) for s in subjects if s.seen is not None]
-    splines = [pair for pair in seen if not pair[0].is_static]
-    for record, own in splines[:1]:
-        alike = [(r, o) for r, o in seen if r is not record and r.data == record.data]
-        for twin, others in sorted(alike, key=lambda pair: not pair[0].is_static)[:1]:
-            yield element("h2", f"Where {twin.name} and {record.name} disagree")
-            yield from disagreements((twin.name, record.name), (others, own))
+def _over_conditions(subjects: Sequence[Subject]) -> Iterator[tuple[str, list[Markup]]]:
+    """Accuracy over what images were changed by, a figure for each kind of change."""
+    groups: dict[str, list[figures.Answers]] = {}
+    for subject in subjects:
+        seen = subject.seen
+        if seen is None or seen.task.change is None or seen.task.data.test.values is None:
+            continue
+        told = subject.record.recipe.get("told", "nobody")
+        change, values = seen.task.change, seen.task.data.test.values[: len(seen.labels)]
+        answers = figures.Answers(
+            name=f"{subject.record.name}, {'not told' if told == 'nobody' else f'told by {told}'}",
+            between=(change.low, change.high),
+            values=values,
+            right=seen.logits.argmax(1) == seen.labels,
+        )
+        groups.setdefault(printable(change.name, 40), []).append(answers)
+    for name, series in groups.items():
+        caption = (
+            f"Test accuracy in each stretch of the {name}, with one standard error. "
+            "What to see: a network that is told should lie above one that has to guess, and be as good everywhere."
+        )
+        yield f"Accuracy over the {name}", [_figure(figures.accuracy_over_condition(series, name), caption)]
+
+
+def _disagreements(subjects: Sequence[Subject]) -> Iterator[tuple[str, list[Markup]]]:
+    pair = twins(subjects)
+    if pair is not None and pair[0].seen and pair[1].seen:
+        names = pair[0].record.name, pair[1].record.name
+        yield f"Where {names[0]} and {names[1]} disagree", [*disagreements(names, (pair[0].seen, pair[1].seen))]
 
 
 def disagreements(names: tuple[str, str], seen: tuple[Observation, Observation]) -> Iterator[Markup]:
@@ -220,20 +243,24 @@ def _run(number: int, subject: Subject, interactive: bool) -> Iterator[Markup]:
         drawn += of_observation(seen)
     if seen is None and not drawn:
         return
-    yield element("h2", record.title)
     if interactive:
         yield element("section", element("h3", "One layer at a time"), class_="panel", data_run=number)
     for each in drawn:
         yield element("h3", each.title)
         yield _figure(each.figure, each.caption)
     if seen is not None:
-        head, rows = seen.cost.rows()
         yield element("h3", "Cost by layer")
-        yield table(head, rows, class_="numbers")
+        yield table(*without_zeros(*seen.cost.rows()), class_="numbers")
         yield element("p", "Parameters, and multiply-accumulates for one image, part by part.", class_="small")
-        if seen.health is not None:
+        if seen.health is not None and seen.health.layers:
             yield element("h3", "Health")
             yield element("pre", *_lines(str(seen.health)))
+
+
+def without_zeros(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without the columns in which there is nothing."""
+    kept = [i for i in range(len(head)) if any(row[i] not in ("0", "") for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _figure(figure: Figure, caption: str) -> Markup:

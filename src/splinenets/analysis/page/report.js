@@ -29,8 +29,8 @@ function layerView(run, state, readout) {
   const cell = width / bins;
   const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", "aria-label": "who is where" });
   const most = Math.max(...totals, sum(totals) / bins);
-  svg.append(...bars(totals, box, most, { fill: state.chosen < 0 ? "#0072b2" : "#cbd5e1" }));
-  if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: "#0072b2" }));
+  svg.append(...bars(totals, box, most, { class: state.chosen < 0 ? "bars" : "bars faded" }));
+  if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: run.colours[state.chosen] }));
   const even = top + tall - (tall * sum(totals)) / bins / most;
   svg.append(
     drawn("line", { x1: left, x2: left + width, y1: even, y2: even, stroke: "#e69f00", "stroke-width": 2, "stroke-dasharray": "6 4" }),
@@ -40,7 +40,7 @@ function layerView(run, state, readout) {
     svg.append(label(left - 8, under + row * c + 14, run.classes[c], "end", 20));
     line.forEach((count, b) => svg.append(drawn("rect", {
       x: left + b * cell, y: under + row * c, width: cell + 0.3, height: row - 1, opacity: faded ? 0.25 : 1,
-      fill: totals[b] ? cividis(count / totals[b]) : "#f3f4f6",
+      ...(totals[b] ? { fill: cividis(count / totals[b]) } : { class: "nobody" }),
     })));
   });
   for (const place of [0, 0.25, 0.5, 0.75, 1]) svg.append(label(left + place * width, height - 8, String(place), "middle"));
