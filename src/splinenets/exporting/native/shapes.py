@@ -179,6 +179,7 @@ RULES: dict[object, Rule] = {
     operator.getitem: item,
     aten.max_pool2d.default: pooling,
     aten.avg_pool2d.default: pooling,
+    aten.adaptive_avg_pool1d.default: adaptive,
     aten.adaptive_avg_pool2d.default: adaptive,
     aten.mean.dim: mean,
     aten.cat.default: concatenate,
