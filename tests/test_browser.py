@@ -149,6 +149,7 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         draw(page, SEVEN)
         own = chances(page)
         assert own != first
+        until(page, "state.image.pixels !== undefined")
         assert page.evaluate("state.image.pixels.length") > 1000
         assert page.evaluate("atob(state.image.pixels).split('').some(c => c.charCodeAt(0) > 200)")
         assert page.locator(".chance.best").count() == 1

@@ -13,7 +13,7 @@ import torch
 from tests.helpers.runs import as_rank, files, fork, free_port, outcome, recipe, tiny_task, train
 from torch.testing import assert_close
 
-from splinenets.training import checkpoint
+from splinenets.training import Watcher, checkpoint
 
 EXACT = {
     "precision": "float64",
@@ -75,21 +75,12 @@ def test_two_ranks_resume_as_two(tmp_path):
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
-class Interrupts:
+class Interrupts(Watcher):
     """A watcher that breaks off on every rank after the fifth step."""
-
-    def begin(self, step, steps, batch):
-        pass
 
     def step(self, step, loss, accuracy):
         if step == 5:
             raise KeyboardInterrupt
-
-    def epoch(self, line, seconds):
-        pass
-
-    def note(self, text):
-        pass
 
 
 def test_every_test_sample_is_counted_once(tmp_path):

@@ -217,7 +217,9 @@ def test_functional_call():
     assert net[0].path.state.run is None
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:You are using the legacy")
+@pytest.mark.filterwarnings(
+    *("ignore:`torch.jit:DeprecationWarning", "ignore:You are using the legacy", "ignore:The feature will be removed")
+)
 @pytest.mark.parametrize(
     "work",
     [

@@ -74,7 +74,8 @@ class Conditions(dict[str, Condition]):
         if values.shape not in ((), (samples, size), *([(samples,)] if size == 1 else [])):
             wanted = f"({samples},)" if size == 1 else f"({samples}, {size})"
             raise ValueError(f"the condition {name!r} has shape {wanted} for this batch, got {tuple(values.shape)}")
-        values = values.expand(samples, size) if values.dim() == 0 else values.reshape(samples, size)
+        values = values.expand(samples, size) if values.dim() == 0 else values
+        values = values.unsqueeze(1) if values.dim() == 1 else values
         if not torch.compiler.is_compiling():
             self.check(name, values)
         return values
