@@ -105,6 +105,7 @@ def chances(page):
 
 
 def draw(page, strokes):
+    page.locator("#pad").scroll_into_view_if_needed()
     pad = page.locator("#pad").bounding_box()
     for stroke in strokes:
         (x, y), *rest = [(pad["x"] + pad["width"] * x, pad["y"] + pad["height"] * y) for x, y in stroke]
