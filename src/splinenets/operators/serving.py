@@ -83,9 +83,10 @@ def obstacle(
 
 def readable(*tensors: Tensor | None) -> bool:
     """Whether a kernel finds the numbers of these tensors where their address says: on the CPU, one by one."""
-    return all(
-        t is None or (type(t) in PLAIN and t.is_cpu and t.layout == torch.strided and not t.is_neg()) for t in tensors
-    )
+    for t in tensors:  # asked several times a layer: a loop, as the quickest way
+        if t is not None and (type(t) not in PLAIN or not t.is_cpu or t.layout is not torch.strided or t.is_neg()):
+            return False
+    return True
 
 
 def _has_kernel(numbers: torch.dtype) -> bool:
