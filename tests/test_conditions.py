@@ -8,25 +8,13 @@ import torch
 import torch.nn.functional as F
 from tests.helpers.problems import LAYERS, make, plain
 from tests.helpers.problems import basis as slow_basis
+from tests.helpers.states import Net
 from torch import nn
 
 import splinenets as sn
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 ANGLES = torch.tensor([0.0, 45.0, 90.0, 200.0, 359.0, 360.0])
-
-
-class Net(nn.Module):
-    """A root of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, images):
-        return self.head(self.body(torch.relu(self.stem(images))).mean((2, 3)))
 
 
 def told(spec="D(5)-X-R4", **settings):
