@@ -6,7 +6,7 @@ from tests.helpers.problems import make
 
 import splinenets as sn
 from splinenets.operators import pooled_features
-from splinenets.projection import Projection, bounded, mix_scores, moments
+from splinenets.projection import Projection, bounded, direction, mix_scores, moments
 
 
 def spec(text="D(5)-C-R3", **changes):
@@ -146,3 +146,11 @@ def test_images_with_channels_last_decide_alike(spec):
         found.append([y.detach(), x.grad, *(p.grad.clone() for p in layer.projection.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_a_direction_of_anything_finite_is_a_place():
+    responses = torch.tensor([[1e30, -1e25, 0.0, 1e-30, 3.0, 1e30]])
+    place = direction(responses)
+    expected = torch.atan2(responses[:, 3:].double(), responses[:, :3].double()).div(2 * torch.pi).remainder(1)
+    torch.testing.assert_close(place.double(), expected, rtol=0, atol=1e-6)
+    assert torch.equal(direction(torch.zeros(1, 2)), torch.zeros(1, 1))

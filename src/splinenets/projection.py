@@ -83,7 +83,7 @@ def direction(responses: Tensor, softness: float = 0.1) -> Tensor:
     radius = (x.square() + y.square()).detach()
     nowhere = radius == 0
     turns = torch.atan2(torch.where(nowhere, 0, y), torch.where(nowhere, 1, x)) / tau
-    share = radius / (radius + softness)
+    share = 1 - softness / (radius + softness)  # 1, and not inf / inf, where the square is infinite
     return around(torch.lerp(turns.detach(), turns, share))
 
 

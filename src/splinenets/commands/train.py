@@ -126,7 +126,7 @@ def evaluate(
     if is_first_rank():
         typer.echo(f"{run}: {recipe.model} on {recipe.data}, checkpoint of step {step}")
         typer.echo(f"accuracy {result.accuracy:.2%} ({result.right} of {result.samples}), loss {result.loss:.4f}")
-        if seen := judge(net, task, accelerator.device):
+        if (seen := judge(net, task, accelerator.device)) and seen[0].layers:
             typer.echo(str(seen[0]))
     part(accelerator)
 
