@@ -135,6 +135,14 @@ def _regime(name: str, model: str, **settings: Any) -> tuple[Row, Row]:
     )
 
 
+def _air(widths: tuple[int, int, int], *models: str) -> tuple[Row, ...]:
+    """An Air of these widths on CIFAR-10: plain, and SplineNets of it."""
+    name = f"Air {'-'.join(map(str, widths))}"
+    plain = Row(name=name, settings={"model": STATIC, "widths": widths})
+    splines = (Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models)
+    return (plain, *splines)
+
+
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
@@ -243,6 +251,19 @@ EXPERIMENTS = {
         ),
         quick=LENET_QUICK,
         standard={},
+        seeds=3,
+        paper=False,
+    ),
+    "cifar10-air": Experiment(
+        title="CIFAR-10, thin Airs",
+        recipe="cifar10-air",
+        rows=(
+            *_air((8, 16, 16), "D(5)-C-R3"),
+            *_air((9, 18, 18)),  # more MACs than the SplineNet above it
+            *_air((16, 32, 32), "D(5)-C-R3"),
+        ),
+        quick={**LENET_QUICK, "images": 150, "batch": 50},
+        standard={"epochs": 8},
         seeds=3,
         paper=False,
     ),
