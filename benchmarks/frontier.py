@@ -1,8 +1,9 @@
 """``python -m benchmarks.frontier``: for the microseconds that a user has, what is the most accurate network?
 
-Times one image on one thread in the native runtime, for every network that ``splinenets reproduce turned`` trains, all
-of them in turn, and leaves benchmarks/results/frontier.json; how long a network takes does not depend on what it has
-learned. The figure and the table of docs/when.md put these times beside the accuracies.
+Times one image on one thread in the native runtime, for the networks of our own experiments (``splinenets reproduce
+turned``, ``regimes`` and ``cifar10-air``), all of them in turn, and leaves benchmarks/results/frontier.json. How long a
+network takes does not depend on what it has learned, so these have random weights. The figure and the tables of
+docs/when.md put the times beside accuracies.
 
 A plain network that is told by scales (FiLM) is timed as if nobody told it anything, which is in its favour.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -24,7 +25,7 @@ from benchmarks.timing import RESULTS, about, interleaved, markdown, write
 from splinenets.analysis.style import MARKERS, SERIES, accuracy_axes, styled
 from splinenets.reproduce import EXPERIMENTS, Row, collect
 from splinenets.reproduce.experiments import recipe_of
-from splinenets.reproduce.outcome import spread
+from splinenets.reproduce.outcome import Found, spread
 from splinenets.training.build import build_network, load_task
 from splinenets.training.recipe import STATIC
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 COMMAND = "python -m benchmarks.frontier"
 FILE = RESULTS / "frontier.json"
-EXPERIMENT = "turned"
+NAMES = ("turned", "regimes", "cifar10-air")
 CALLS, ROUNDS = 50, 41
-KINDS = {  # how a row is told, and whether it is plain -> the line it stands on
+KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
     ("curves", False): "SplineNet, told the angle",
     ("nobody", False): "SplineNet, nobody tells it",
     ("scales", True): "plain, told the angle (FiLM)",
@@ -45,30 +46,49 @@ KINDS = {  # how a row is told, and whether it is plain -> the line it stands on
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A network: the accuracies of its seeds in percent, and what one image costs."""
+    """A network that was trained and timed, and its plain twin."""
 
-    name: str
-    kind: str
-    accuracies: list[float]
-    microseconds: float
-    macs: int
-    parameters: int
+    row: Row
+    found: Found
+    twin: Found
+    seconds: float
+    twin_seconds: float | None
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Of its seeds, in percent."""
+        return [100 * result.accuracy for result in self.found.values()]
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """How it is told, and whether it is plain."""
+        return self.row.settings.get("told", "nobody"), self.row.settings["model"] == STATIC
+
+    @property
+    def macs(self) -> int:
+        """Of one image."""
+        return next(iter(self.found.values())).macs
+
+    @property
+    def parameters(self) -> int:
+        """Of the deployed network."""
+        return next(iter(self.found.values())).parameters
 
 
-def shown(row: Row) -> bool:
-    """Whether a row is a network for all angles, with the settings that all lines share."""
-    told, plain = row.settings.get("told", "nobody"), row.settings["model"] == STATIC
-    return (told, plain) in KINDS and "between" not in row.settings and row.name.count(",") <= 1
+def rows(name: str) -> Iterator[Row]:
+    """The networks of an experiment that are for all images, with the settings that all of their kind share."""
+    for row in EXPERIMENTS[name].rows:
+        told = row.settings.get("told", "nobody"), row.settings["model"] == STATIC
+        if told in KINDS and "between" not in row.settings and not row.name.endswith((", open", ", SGD")):
+            yield row
 
 
-def caller(row: Row, folder: Path) -> Callable[[], object]:
-    """One image through a row's network, ``CALLS`` times."""
-    experiment = EXPERIMENTS[EXPERIMENT]
-    settings = {"told": "nobody"} if row.settings["told"] == "scales" else {}
-    settings |= {"data": "embedded"}  # the same shapes
-    recipe = recipe_of(experiment, Row(name=row.name, settings={**row.settings, **settings}), "standard", 0)
+def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
+    """One image through a network, ``CALLS`` times."""
+    settings = {**row.settings, **({"told": "nobody"} if row.settings.get("told") == "scales" else {})}
+    recipe = recipe_of(EXPERIMENTS[name], Row(name=row.name, settings=settings), "standard", 0)
     task = load_task(recipe)
-    net, path = build_network(recipe, task).eval(), folder / f"{row.slug}.native"
+    net, path = build_network(recipe, task).eval(), folder / f"{name}-{row.slug}.native"
     sn.export(net, tuple(part[:8] for part in task.example()), path)
     exported, inputs = sn.load_export(path, threads=1), tuple(part[:1].contiguous() for part in task.example())
 
@@ -82,65 +102,83 @@ def caller(row: Row, folder: Path) -> Callable[[], object]:
 def main() -> None:
     """Measure, and write the file."""
     torch.set_num_threads(1)
-    rows = [row for row in EXPERIMENTS[EXPERIMENT].rows if shown(row)]
     with tempfile.TemporaryDirectory() as folder:
-        times = interleaved({row.name: caller(row, Path(folder)) for row in rows}, ROUNDS)
-    seconds = {name: taken / CALLS for name, taken in times.items()}
+        calls = {f"{name}: {row.name}": caller(name, row, Path(folder)) for name in NAMES for row in rows(name)}
+        seconds = {name: taken / CALLS for name, taken in interleaved(calls, ROUNDS).items()}
     write(FILE, {"about": about(COMMAND, calls=CALLS, rounds=ROUNDS), "seconds": seconds})
     print("\n".join(f"{name}: {1e6 * taken:.1f} microseconds" for name, taken in seconds.items()))
 
 
-def points() -> list[Point]:
-    """Every network that is both trained and timed."""
-    timed = json.loads(FILE.read_bytes())["seconds"] if FILE.exists() else {}
-    found = collect(EXPERIMENT, RESULTS / "reproduce", "standard")
+def points(name: str) -> list[Point]:
+    """The networks of an experiment that were both trained and timed."""
+    timed = json.loads(FILE.read_bytes())["seconds"]
+    found = collect(name, RESULTS / "reproduce", "standard")
     return [
         Point(
-            name=row.name,
-            kind=KINDS[row.settings.get("told", "nobody"), row.settings["model"] == STATIC],
-            accuracies=[100 * result.accuracy for result in found[row.name].values()],
-            microseconds=1e6 * timed[row.name],
-            macs=next(iter(found[row.name].values())).macs,
-            parameters=next(iter(found[row.name].values())).parameters,
+            row=row,
+            found=found[row.name],
+            twin=found.get(row.twin, {}),
+            seconds=timed[f"{name}: {row.name}"],
+            twin_seconds=timed.get(f"{name}: {row.twin}"),
         )
-        for row in EXPERIMENTS[EXPERIMENT].rows
-        if shown(row) and found[row.name] and row.name in timed
+        for row in rows(name)
+        if found[row.name] and f"{name}: {row.name}" in timed
     ]
 
 
 def frontier() -> str:
-    """The table: accuracy, and everything that one image costs."""
+    """The networks on turned images: accuracy, and everything that one image costs."""
     head = ["network", "test accuracy, %", "seeds", "one image, µs", "MACs", "parameters"]
-    return markdown(
-        head,
+    lines = [
         [
-            [
-                *(p.name, spread(p.accuracies), str(len(p.accuracies))),
-                *(f"{p.microseconds:.0f}", f"{p.macs:,}", f"{p.parameters:,}"),
-            ]
-            for p in points()
-        ],
-    )
+            *(p.row.name, spread(p.accuracies), str(len(p.found))),
+            *(f"{1e6 * p.seconds:.0f}", f"{p.macs:,}", f"{p.parameters:,}"),
+        ]
+        for p in points("turned")
+    ]
+    return markdown(head, lines)
+
+
+def gains() -> str:
+    """Every SplineNet over its plain twin: points, loss, and what they cost."""
+    head = ["", "plain, %", "SplineNet, %", "gain", "test loss", "seeds", "time", "MACs", "parameters"]
+    lines = []
+    for name in NAMES:
+        for p in points(name):
+            shared = sorted(set(p.found) & set(p.twin))
+            if p.kind[1] or not shared or p.twin_seconds is None:
+                continue
+            own, plain = [p.found[seed] for seed in shared], [p.twin[seed] for seed in shared]
+            gained = [100 * (a.accuracy - b.accuracy) for a, b in zip(own, plain, strict=True)]
+            losses = [mean(r.epochs[-1]["test_loss"] for r in some) for some in (plain, own)]
+            lines.append(
+                [
+                    f"{EXPERIMENTS[name].title}: {p.row.name}",
+                    *(f"{mean(100 * r.accuracy for r in some):.2f}" for some in (plain, own)),
+                    spread(gained, "+"),
+                    f"{losses[0]:.3f} -> {losses[1]:.3f}",
+                    str(len(shared)),
+                    *(f"x {p.seconds / p.twin_seconds:.2f}", f"x {p.macs / plain[0].macs:.2f}"),
+                    f"x {p.parameters / plain[0].parameters:.1f}",
+                ]
+            )
+    return markdown(head, lines)
 
 
 @styled
 def picture() -> Figure:
     """Accuracy against microseconds, a line for each way of telling."""
     figure, (axis,) = accuracy_axes(3.6, ("one image on one thread, µs",))
-    for number, kind in enumerate(KINDS.values()):
-        some = sorted((p for p in points() if p.kind == kind), key=lambda p: p.microseconds)
-        axis.errorbar(
-            [p.microseconds for p in some],
-            [mean(p.accuracies) for p in some],
-            yerr=[stdev(p.accuracies) / len(p.accuracies) ** 0.5 if len(p.accuracies) > 1 else 0 for p in some],
-            color=SERIES[number],
-            marker=MARKERS[number],
-            label=kind,
-        )
-        for p in some:
-            name = p.name.split(",")[0].split(" ")[0]
-            place = (p.microseconds, mean(p.accuracies))
-            axis.annotate(name, place, xytext=(5, -10), textcoords="offset points", fontsize=7)
+    for number, (kind, label) in enumerate(KINDS.items()):
+        some = sorted((p for p in points("turned") if p.kind == kind), key=lambda p: p.seconds)
+        if kind == ("nobody", False):
+            some = [p for p in some if p.row.name.endswith("closed")]
+        errors = [stdev(p.accuracies) / len(p.found) ** 0.5 if len(p.found) > 1 else 0 for p in some]
+        times, heights = [1e6 * p.seconds for p in some], [mean(p.accuracies) for p in some]
+        axis.errorbar(times, heights, yerr=errors, color=SERIES[number], marker=MARKERS[number], label=label)
+        for p, time, height in zip(some, times, heights, strict=True):
+            name = p.row.name.split(",")[0].split(" ")[0]
+            axis.annotate(name, (time, height), xytext=(6, -10), textcoords="offset points", fontsize=7)
     axis.legend(loc="lower right")
     axis.margins(x=0.12)
     return figure
