@@ -192,7 +192,7 @@ def test_tables_have_means_spreads_gains_and_gaps(tmp_path):
     assert lines[2].startswith("| LeNet-32, original | 99.52 | 99.10 ± 0.10 |  | 2 | 1 |")
     assert lines[3].startswith("| H(2)-D-R3, original | 99.61 | 99.45 ± 0.05 | +0.35 ± 0.15 (+0.50, +0.20) | 2 | 1 |")
     assert blank == ""
-    assert missing == "Not trained: LeNet-32, augmented, H(2)-D-R3, augmented, H(4)-D-R3, augmented."
+    assert missing == "Not trained: LeNet-32, augmented; H(2)-D-R3, augmented; H(4)-D-R3, augmented."
 
 
 def test_the_command_trains_skips_and_prints_its_table(tmp_path):
@@ -202,7 +202,7 @@ def test_the_command_trains_skips_and_prints_its_table(tmp_path):
     assert code == 0
     assert "Fashion-MNIST, utilization of positions, quick" in out
     assert "| B = 2 |  |" in out
-    assert "Not trained: without regulariser, B = 3, B = 5, B = 50." in out
+    assert "Not trained: without regulariser; B = 3; B = 5; B = 50." in out
     assert "1 of 1: B=2-seed0" in err
     result = read_result(tmp_path / "out/utilization/quick/B=2-seed0.json")
     assert list(result.maps) == ["conv2", "dense1"]

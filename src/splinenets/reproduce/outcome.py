@@ -71,7 +71,7 @@ def table(experiment: Experiment, results: Mapping[str, Found]) -> str:
             lines.append([row.name, paper, *_cells(found, results.get(row.twin, {}), experiment.layers)])
     missing = [row.name for row in experiment.rows if not results.get(row.name)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\nNot trained: {', '.join(missing)}." if missing else text
+    return f"{text}\n\nNot trained: {'; '.join(missing)}." if missing else text
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:
