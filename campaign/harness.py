@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
+from tests.helpers.commands import call
 from tests.helpers.runs import fork
 
 from splinenets.kernels.build import library
@@ -254,13 +256,22 @@ def plan(kinds: Mapping[str, Kind], trials: int | None) -> list[tuple[str, int]]
     return [(name, number) for _, name, number in sorted(places)]
 
 
+def warm_up() -> None:
+    """Do once, in the process that trials are forked from, what each of them would do first."""
+    library()  # compiled now and not within the time of a trial
+    for words in (["train", "demo", "--show"], ["train", "nowhere"]):  # the command line imports what it needs late
+        call(*words)
+    gc.collect()
+    gc.freeze()  # or every child would copy the memory that its collector looks at
+
+
 def run_chapter(name: str, chapter: Chapter, todo: Sequence[tuple[str, int]], seed: int) -> Iterator[Result]:
     """Trials of a chapter, one after the other."""
     if not todo:
         return
     with tempfile.TemporaryDirectory(prefix=f"campaign-{name}-") as folder:
         shared = Path(folder)
-        library()  # compiled now and not within the time of a trial
+        warm_up()
         if why := bounded(lambda: chapter.prepare(shared), 900, 8 * GIGABYTE, seed, shared):
             raise RuntimeError(f"the chapter {name} could not be prepared: {why}")
         for kind, number in todo:
