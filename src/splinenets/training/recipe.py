@@ -108,7 +108,7 @@ class Recipe:
     momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
-    knots             balanced: they learn at the rate of everything else (see ``operators/balance.py``); at 0.1: as
+    knots             balanced: they learn at the rate of everything else (see ``operators/mixing.py``); at 0.1: as
                       before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
