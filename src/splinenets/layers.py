@@ -102,9 +102,9 @@ class SplineLayer(Level):
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
-        knots, base, spec = self.knots, self.base, self.spec
-        closed = spec.closed and len(knots) == self.dims * spec.knots  # and not opened for inference
-        knots = balanced(knots) if self.balanced and base is not None else knots
+        given, base, spec = self.knots, self.base, self.spec
+        closed = spec.closed and len(given) == self.dims * spec.knots  # and not opened for inference
+        knots = balanced(given) if self.balanced and base is not None else given
         return Curves(knots, base, self.splines, self.dims, spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:

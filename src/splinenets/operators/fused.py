@@ -7,6 +7,7 @@ to be learnt. torch.compile and torch.export see them as single nodes. The kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -55,7 +56,7 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
         return operator(*inputs, *operation.setting(), *curves[2:5])
     setting = (*_setting(operation), *curves[2:5])
     # outside of graphs what is behind the operators: the way through torch's dispatcher takes time
-    return _Differentiable.apply(*inputs, *setting) if learning else _infer(*inputs, *setting)  # type: ignore[no-untyped-call]
+    return _Differentiable.apply(*inputs, *setting) if learning else _infer(*inputs, setting)  # type: ignore[no-untyped-call,arg-type]
 
 
 def why_not(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> str:
@@ -70,7 +71,15 @@ def why_not(x: Tensor, position: Tensor, curves: Curves, operation: Operation, b
 
 
 def _fits(
-    x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, kernel: Any, splines: int, dims: int, degree: int
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None,
+    bias: Tensor | None,
+    kernel: Sequence[int],
+    splines: int,
+    dims: int,
+    degree: int,
 ) -> bool:
     """Whether what the kernels would read has the sizes that they go by."""
     rows, filters, fan_in = knots.shape
@@ -109,7 +118,7 @@ def _geometry(image: torch.Size, filters: int, rows: int, setting: Setting) -> k
 def _fixed(setting: tuple[Any, ...]) -> Setting:
     """A setting that can be looked up: torch hands lists to operators."""
     kernel, stride, margins, dilation, *rest = setting
-    return tuple(kernel), tuple(stride), tuple(margins), tuple(dilation), *rest  # type: ignore[return-value]
+    return tuple(kernel), tuple(stride), tuple(margins), tuple(dilation), *rest
 
 
 def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None) -> Any:
@@ -120,7 +129,9 @@ def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, b
     return kernels.channels_last(x), position.contiguous(), knots.contiguous(), base, bias
 
 
-def _serves(x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> bool:
+def _serves(
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
+) -> bool:
     """Whether the kernels may read all of this: an operator may be given anything, even without layers of ours.
 
     There may be no kernel here for a graph that was made elsewhere.
@@ -136,15 +147,16 @@ def _serves(x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *s
 def _inference(
     x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
 ) -> Tensor:
-    serves = _serves(x, position, knots, base, bias, *setting)
-    return (_infer if serves else _composite)(x, position, knots, base, bias, *_fixed(setting))
+    if not _serves(x, position, knots, base, bias, *setting):
+        return _composite(x, position, knots, base, bias, *setting)
+    return _infer(x, position, knots, base, bias, _fixed(setting))
 
 
 def _infer(
-    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, setting: Setting
 ) -> Tensor:
     x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
-    geometry = _geometry(x.shape, knots.shape[1], knots.shape[0], setting)  # type: ignore[arg-type]
+    geometry = _geometry(x.shape, knots.shape[1], knots.shape[0], setting)
     arranged = kernels.arrange(geometry, knots, base, x.dtype) if x.shape[0] > AS_THEY_ARE else None
     return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
