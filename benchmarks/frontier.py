@@ -79,7 +79,7 @@ def rows(name: str) -> Iterator[Row]:
     """The networks of an experiment that are for all images, with the settings that all of their kind share."""
     for row in EXPERIMENTS[name].rows:
         told = row.settings.get("told", "nobody"), row.settings["model"] == STATIC
-        if told in KINDS and "between" not in row.settings and not row.name.endswith((", open", ", SGD")):
+        if told in KINDS and "between" not in row.settings and not row.name.endswith((", open", ", SGD", " epochs")):
             yield row
 
 

@@ -233,6 +233,7 @@ EXPERIMENTS = {
             *(_told(width, "curves") for width in (4, 8)),
             _told(4, "curves", ", open", model="D(12)-X-R4"),
             _told(4, "curves", ", SGD", **SGD),
+            _told(4, "curves", ", 40 epochs", epochs=40),
             *(_told(4, "nobody", f", {low:g} to {high:g} degrees", between=(low, high)) for low, high in SECTORS),
         ),
         quick=LENET_QUICK,
