@@ -2,9 +2,10 @@
 
 python -m benchmarks.latency [--network 'ResNet*'] [--runtime native] [--threads 1] [--rounds 15] [--keep exports]
 
-Networks of one kind are measured side by side and leave benchmarks/results/latency-resnet.json, latency-lenet.json or
-latency-mobilenetv2.json, of which the tables of docs/deployment.md are made. Networks that are told something (X) have
-two rows: told the same again, and ("told anew") another value in every call.
+Networks of one kind are measured side by side and leave benchmarks/results/latency-resnet.json or latency-lenet.json,
+and whatever else is asked for a file that --out names: the tables of docs/deployment.md are made of them. Networks that
+are told something (X) have two columns: told the same again, and ("told anew") another value in every call. With
+--batch 64, exports for throughput take so many images at once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
     "MobileNetV2": ("mobilenetv2", None),  # 0.5x, 96 x 96 pixels
     "MobileNetV2 D(5)-C-R4": ("mobilenetv2", "D(5)-C-R4"),
 }
-FAMILIES = ("resnet", "lenet", "mobilenetv2")
+FAMILIES = ("resnet", "lenet")
+WITHOUT_AVX512 = ("avx2",)
 # what is divided by what, and what the quotient should be: the best runtime of each in float32, or one that is named
 RATIOS = {
     ("ResNet-32 D(5)-C-R4", "ResNet-32"): "<= 1.08",
@@ -68,6 +70,7 @@ RATIOS = {
     ("MobileNetV2 D(5)-C-R4", "MobileNetV2"): "<= 1.15",
     ("MobileNetV2 D(5)-C-R4 in native bf16", "MobileNetV2"): "",
     ("MobileNetV2 in native", "MobileNetV2 in onnxruntime"): "<= 1.1",
+    ("ResNet-32 in onnxruntime", "ResNet-32 D(5)-C-R3 in native"): "",
 }
 PACKAGES = ("torch", "numpy", "onnxruntime", "openvino")
 PAUSE = 0.02  # seconds in which the threads of the runtime before fall asleep
@@ -85,23 +88,28 @@ class Subject:
     images: Tensor
     folder: Path
     told: Tensor | None = None  # what the network is told with each image, (N, 1)
+    batch: int = 1
 
     @property
     def image(self) -> Tensor:
-        """The one image."""
-        return self.images[:1].clone()
+        """The one image, or the batch."""
+        return self._some(self.images)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The one image, and what the network is told with it."""
-        return self.image, *(() if self.told is None else (self.told[:1].clone(),))
+        """The image, and what the network is told with it."""
+        return self.image, *(() if self.told is None else (self._some(self.told),))
+
+    def _some(self, values: Tensor) -> Tensor:
+        return values.repeat(-(-self.batch // len(values)), *[1] * (values.dim() - 1))[: self.batch].clone()
 
     def file(self, to: str, knots: str = "float32") -> Path:
         """An export, written when it is first asked for."""
-        path = self.folder / f"{knots}.{to}"
+        purpose = "latency" if self.batch == 1 else "throughput"
+        path = self.folder / (f"{knots}.{to}" if self.batch == 1 else f"{knots}-{purpose}.{to}")
         if not path.exists():
             example = self.images if self.told is None else (self.images, self.told)
-            sn.export(self.net, example, path, to=to, knots=knots)
+            sn.export(self.net, example, path, purpose=purpose, to=to, knots=knots)
         return path
 
 
@@ -196,6 +204,7 @@ def measure(
     rounds: int,
     folder: Path,
     note: Callable[[str], None],
+    batch: int = 1,
 ) -> list[Timing]:
     """Prepare everything, then measure in turns: each has some calls, then the next one, round after round.
 
@@ -204,7 +213,7 @@ def measure(
     calls = {
         (network, runtime, count): call
         for network in networks
-        for runtime, count, call in _prepare(network, runtimes, tuple(threads), folder, note)
+        for runtime, count, call in _prepare(network, runtimes, tuple(threads), folder, note, batch)
     }
     seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
     for _ in range(rounds):
@@ -236,13 +245,18 @@ def _turn(call: Call, threads: int) -> list[float]:
 
 
 def _prepare(
-    network: str, runtimes: Iterable[str], threads: tuple[int, ...], folder: Path, note: Callable[[str], None]
+    network: str,
+    runtimes: Iterable[str],
+    threads: tuple[int, ...],
+    folder: Path,
+    note: Callable[[str], None],
+    batch: int,
 ) -> Iterator[tuple[str, int, Call]]:
     note(f"preparing {network}")
     place = folder / network
     place.mkdir(parents=True, exist_ok=True)
     net, images = _build(network)
-    subject = Subject(net, images, place, torch.rand(len(images), 1) if _is_told(network) else None)
+    subject = Subject(net, images, place, torch.rand(len(images), 1) if _is_told(network) else None, batch)
     for runtime in runtimes:
         if (runtime in ROUNDED and NETWORKS[network][1] is None) or (runtime == ANEW and subject.told is None):
             continue
@@ -371,10 +385,10 @@ def read(family: str) -> Measured:
     return Measured(content["macs"], [Timing(**timing) for timing in content["timings"]])
 
 
-def ratios() -> str:
+def ratios(files: Sequence[str] = FAMILIES) -> str:
     """The best runtime of each network, one by the other, as a table."""
     lines = ["| ratio of medians | one thread | two threads | by MACs |", "|---|---|---|---|"]
-    for measured in map(read, FAMILIES):
+    for measured in map(read, files):
         each = [compared(measured.timings, threads) for threads in (1, 2)]
         for upper, lower in RATIOS:
             times = [best[upper].median / best[lower].median for best in each if upper in best and lower in best]
@@ -385,10 +399,10 @@ def ratios() -> str:
     return "\n".join(lines)
 
 
-def milliseconds() -> str:
-    """Every network in every runtime, as a table for each kind of network."""
+def milliseconds(files: Sequence[str] = FAMILIES) -> str:
+    """Every network in every runtime, as a table for each file."""
     tables = []
-    for measured in map(read, FAMILIES):
+    for measured in map(read, files):
         runtimes, rows = in_milliseconds(measured.timings)
         lines = [f"| ms, median (95%) | {' | '.join(runtimes)} |", "|---" * (len(runtimes) + 1) + "|"]
         for network, threads, texts in rows:
@@ -429,13 +443,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--network", action="append", help="pattern of names; may be given several times")
     parser.add_argument("--runtime", action="append", choices=RUNTIMES, help="default: all but aotinductor")
     parser.add_argument("--threads", action="append", type=int, help="default: 1 and 2")
+    parser.add_argument("--batch", type=int, default=1, help="images at a time")
     parser.add_argument("--rounds", type=int, default=15, help="turns of ten calls that each has; 0 only prepares")
     parser.add_argument("--keep", type=Path, help="folder in which exports are kept and found again")
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results of this clone)")
     options = parser.parse_args(arguments)
     options.threads = options.threads or [1, 2]
-    if min(options.threads) < 1:
-        parser.error(f"threads must be 1 or more, got {min(options.threads)}")
+    if min(*options.threads, options.batch) < 1:
+        parser.error(f"threads and batch must be 1 or more, got {min(*options.threads, options.batch)}")
     try:
         options.networks = chosen_networks(options.network or ["*"])
     except ValueError as error:
@@ -453,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.runtime or USUAL,
             options.threads,
             rounds=options.rounds,
+            batch=options.batch,
             folder=options.keep or Path(folder),
             note=lambda text: print(text, file=sys.stderr, flush=True),
         )
