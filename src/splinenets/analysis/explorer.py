@@ -31,6 +31,7 @@ Chosen: TypeAlias = Mapping[str, Sequence[float | None]]
 
 NEIGHBOURS = 8
 WAYS = 60  # training images whose ways are drawn behind that of an image
+FEW = 8  # layers that leave room for pictures of weights along their curves
 PLACES = 11  # along a curve, at which the tour looks for another answer
 COMPARED = 200  # test images that say how near to the nearest training image's a way usually is
 UNLIKE = 40  # grey levels by which an upload's edge is nearer to the training images' once it is inverted
@@ -58,6 +59,7 @@ class Explorer:
         self.first = most_telling(self.seen, self.train.labels)
         self.usual = self._usual() if self.inferred else math.inf
         self.pictures = Pictures(self.layers)
+        self.pictured = [*self.layers] if len(self.layers) <= FEW else []
 
     @classmethod
     def of_run(cls, folder: Path) -> Explorer:
@@ -85,7 +87,7 @@ class Explorer:
                 "given": name not in self.inferred,
                 "counts": by_class(self.seen[name], nobody, 1)[0].int().tolist(),
                 "ways": [[round(v, 2) for v in way] for way in self.seen[name][some].tolist()],
-                "strip": self.strip(name, self.first[name]),
+                "strip": self.strip(name, self.first[name]) if name in self.pictured else [],
             }
             for name, layer in self.layers.items()
         ]
@@ -185,7 +187,7 @@ class Explorer:
             "neighbours": neighbours,
             "unusual": bool(neighbours) and neighbours[0]["distance"] > self.usual,
             "filters": self.pictures.of_image(look, front[self._known(look)], positions),
-            "fronts": {name: self.pictures.front(name, front[name], positions) for name in self.layers},
+            "fronts": {name: self.pictures.front(name, front[name], positions) for name in self.pictured},
             "pixels": packed(image),
             "milliseconds": 1e3 * (time.perf_counter() - began),
         }

@@ -14,8 +14,8 @@ from ..health_check import Health
 from ..training.build import Task
 from . import figures
 from .counts import standard_error
-from .gallery import Drawn, of_observation, over_epochs
-from .glossary import explained, term
+from .gallery import of_observation, over_epochs
+from .glossary import GLOSSARY, explained, term
 from .observe import CALLS, Observation
 from .records import network_name
 from .result import Subject, twins
@@ -199,7 +199,8 @@ def of_run(number: int, subject: Subject, interactive: bool) -> Iterator[Part]:
             )
         )
     for each in drawn:
-        shown += [element("h3", each.title), *_drawn(number, each)]
+        picture = _figure(each.figure, f"{each.name}-{number + 1}", each.see, each.caption)
+        shown += [element("h3", each.title), *picture]
     if seen is not None:
         shown += [element("h3", "What each layer costs"), *_costs(seen)]
         if seen.health is not None and seen.health.layers:
@@ -209,17 +210,21 @@ def of_run(number: int, subject: Subject, interactive: bool) -> Iterator[Part]:
 
 
 def _costs(seen: Observation) -> Iterator[Markup]:
+    """A table without columns of nothing, and bars of the work."""
     head, rows = seen.cost.rows()
-    macs, total = head.index("MACs"), max(seen.cost.macs, 1)
-    kept = [i for i in range(len(head)) if i != macs and any(row[i] not in ("0", "") for row in rows)]
-    named = [term(COSTS[head[i]]) if head[i] in COSTS else head[i] for i in kept]
-    lines = []
-    for row in rows:
-        share = int(row[macs].replace(",", "")) / total
-        bar = element("progress", f"{share:.0%}", max=1, value=f"{share:.3f}", aria_label=f"{share:.0%} of the MACs")
-        lines.append([*("" if row[i] == "0" else row[i] for i in kept), row[macs], bar])
+    kept = [i for i in range(len(head)) if any(row[i] not in ("0", "") for row in rows)]
+    macs = [*(layer.amounts.macs for layer in seen.cost.layers), seen.cost.macs]
+    lines = [
+        [*("" if row[i] == "0" else row[i] for i in kept), _share(count / max(seen.cost.macs, 1))]
+        for row, count in zip(rows, macs, strict=True)
+    ]
+    names = [COSTS.get(head[i], head[i]) for i in kept]
     yield element("p", explained("The bars show where the MACs of one image go."), class_="see")
-    yield table([*named, term("MACs"), ""], lines, class_="numbers")
+    yield table([*(term(name) if name in GLOSSARY else name for name in names), "of the MACs"], lines, class_="numbers")
+
+
+def _share(share: float) -> Markup:
+    return element("progress", max=1, value=f"{share:.3f}", aria_label=f"{share:.0%}")
 
 
 def _health(health: Health) -> Iterator[Markup]:
@@ -241,10 +246,6 @@ def _health(health: Health) -> Iterator[Markup]:
     yield table(head, rows, class_="numbers")
     for advice in dict.fromkeys(layer.advice for layer in health.layers if layer.verdict != "healthy"):
         yield element("p", advice, class_="small")
-
-
-def _drawn(number: int, each: Drawn) -> Iterator[Markup]:
-    yield from _figure(each.figure, f"{each.name}-{number + 1}", each.see, each.caption)
 
 
 def _figure(figure: Figure, name: str, see: str, caption: str) -> Iterator[Markup]:

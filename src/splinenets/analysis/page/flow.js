@@ -1,9 +1,8 @@
 // The way from the image to the answer: a row for each layer's curve, a dot to drag on each, and the line through all.
 const WAVE = 0.09, BASE = 0.56; // of a row's height
-const FEW = 8; // layers whose weights are shown along their curves
 
 function startFlow() {
-  find("flow").classList.toggle("many", about.layers.length > FEW);
+  find("flow").classList.toggle("many", about.layers.every((layer) => !layer.strip.length));
   for (const layer of about.layers) addLayer(layer);
   new ResizeObserver(drawFlow).observe(find("flow"));
   find("whole").addEventListener("change", () => { state.whole = find("whole").checked; });
@@ -15,7 +14,7 @@ function addLayer(layer) {
   const value = make("span", { class: "value" });
   const strip = make("div", { class: "strip", "aria-hidden": "true" }), lens = make("div", { class: "lens", "aria-hidden": "true" });
   const row = make("div", { class: "layer", "data-layer": layer.name },
-    make("header", { title: layer.title }, make("b", {}, layer.title), value), make("div", { class: "track" }, strip, lens, input));
+    make("header", { title: layer.title }, make("b", {}, ending(layer.title)), value), make("div", { class: "track" }, strip, lens, input));
   Object.assign(layer, { input, value, row, lens, strips: strip });
   state.picked[layer.name] = layer.first;
   input.addEventListener("input", () => drag(layer, Number(input.value)));
@@ -24,6 +23,9 @@ function addLayer(layer) {
   find("layers").append(row);
   showStrip(layer, layer.strip);
 }
+
+// names of layers differ at their end
+const ending = (title) => (title.length > 12 ? `…${title.slice(-11)}` : title);
 
 // what the weights are along the curve
 function showStrip(layer, pictures) {
@@ -172,16 +174,20 @@ function standing(layer, answer) {
   return chosen && chosen[spline] !== null ? chosen[spline] : answer.positions[layer.name][spline];
 }
 
+// the weights that the image gets, above its dot
+function showLens(layer, at, { values, rows }, colour) {
+  layer.lens.replaceChildren(picture(values, rows));
+  layer.lens.style.left = `${across(layer, at) - layer.left + 12}px`;
+  layer.lens.style.borderColor = colour;
+}
+
 function dots(layer, at, answer, colour) {
   const spline = state.picked[layer.name], chosen = state.chosen[layer.name];
   const held = Boolean(chosen && chosen[spline] !== null);
   const circle = (position, kind, r, fill) => drawn("circle", { class: kind, r, fill, cx: across(layer, position), cy: down(layer, position), "data-of": layer.name });
   if (!held) layer.input.value = at;
   layer.value.textContent = at.toFixed(3) + (held ? " by hand" : layer.given ? " told" : "");
-  const { values, rows } = answer.fronts[layer.name];
-  layer.lens.replaceChildren(picture(values, rows));
-  layer.lens.style.left = `${across(layer, at) - layer.left + 12}px`;
-  layer.lens.style.borderColor = colour;
+  if (answer.fronts[layer.name]) showLens(layer, at, answer.fronts[layer.name], colour);
   const all = answer.positions[layer.name];
   return [
     ...(all.length > 1 ? all.map((position, i) => circle(chosen && chosen[i] !== null ? chosen[i] : position, "each", 3, colour)) : []),
