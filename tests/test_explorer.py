@@ -302,7 +302,7 @@ def test_lengths_that_are_none(server):
         question(chosen={"dense1": ["x"]}), question(chosen={"dense1": 3}), question(chosen={"dense1": [float("nan")]}),
         question(chosen={"dense1": [float("inf")]}),
     ],
-    ids=range(28),
+    ids=range(29),
 )  # fmt: skip
 def test_questions_that_make_no_sense(server, body):
     status, answer = ask(server, "/answer", body.encode())

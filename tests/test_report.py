@@ -84,7 +84,7 @@ def test_a_report_of_two_runs(static_and_spline, tmp_path, deployed):
     assert "has no positions" in text
     assert err == ""  # which is nothing to worry about
     assert 'class="notes"' not in page
-    first = re.search(r"(spline is [^.]*\.\d points .*?)Contents", "".join(parsed.text))[1]
+    first = re.search(r"(spline is [^.]*\.\d points .*?)Contents", "".join(parsed.text), flags=re.DOTALL)[1]
     assert re.match(
         r"spline is \d+\.\d points (more|less) accurate than static, with .* MACs, .* latency when deployed, "
         r".* latency in torch and .* parameters\.",

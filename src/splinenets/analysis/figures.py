@@ -271,7 +271,7 @@ def _curves(paths: Tensor, **look: Any) -> PathPatch:
 
     paths = paths if paths.shape[1] > 1 else paths.expand(-1, 2)
     points: list[tuple[float, float]] = []
-    codes: list[int] = []
+    codes: list[Any] = []
     for path in paths.tolist():
         points.append((0, path[0]))
         codes.append(Path.MOVETO)

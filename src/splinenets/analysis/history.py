@@ -200,8 +200,8 @@ def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> Non
                 axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
     axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
     shown = spread_out(range(len(layers)), NAMED)
-    small = {"fontsize": 7.5} if len(shown) > 20 else {}
-    axis.set_yticks(shown, [printable(layers[i], 16) for i in shown], **small)
+    size = 7.5 if len(shown) > 20 else 9
+    axis.set_yticks(shown, [printable(layers[i], 16) for i in shown], fontsize=size)
     axis.xaxis.set_major_formatter(
         lambda x, _: str(epochs[round(x)].number) if 0 <= round(x) < len(epochs) and x == round(x) else ""
     )

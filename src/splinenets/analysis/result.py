@@ -72,7 +72,7 @@ def comparison(subjects: Sequence[Subject]) -> Comparison | None:
     twin, own = pair
     if twin.seen is None or own.seen is None or twin.accuracy is None or own.accuracy is None:
         return None
-    costs = [("MACs", own.seen.cost.macs, twin.seen.cost.macs, "")]
+    costs: list[tuple[str, float, float, str]] = [("MACs", own.seen.cost.macs, twin.seen.cost.macs, "")]
     if own.deployed and twin.deployed:
         costs.append(("latency when deployed", 1e3 * own.deployed, 1e3 * twin.deployed, " ms"))
     if own.latency and twin.latency:

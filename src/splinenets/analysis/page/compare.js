@@ -18,13 +18,15 @@ function activate(which) {
     source.setAttribute("aria-pressed", String(source.dataset.image === which));
 }
 
+let parting = { question: "", layers: [] }; // the last one, which dragging does not change
+
 async function explainParting() {
   find("apart").hidden = !state.other;
   if (!state.other) return;
-  const first = doneTo(state.image), second = doneTo(state.other);
-  const asked = { image: sent(state.image), done: first, other: sent(state.other), other_done: second };
-  const layers = await post("parting", JSON.stringify(asked));
-  if (state.other) showParting(layers);
+  const { image, other } = state;
+  const question = JSON.stringify({ image: sent(image), done: doneTo(image), other: sent(other), other_done: doneTo(other) });
+  if (parting.question !== question) parting = { question, layers: await post("parting", question) };
+  if (state.other) showParting(parting.layers);
 }
 
 function showParting(layers) {
