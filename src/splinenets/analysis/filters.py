@@ -109,6 +109,7 @@ class Pictures:
         shown, largest = self._view(name, coordinate // layer.dims)
         return [_picture(each, largest) for each in along(layer, shown, torch.linspace(0, 1, STEPS))]
 
+    @torch.no_grad()
     def _view(self, name: str, spline: int, place: int = 0) -> tuple[View, float]:
         """What to show of a spline, and the largest weight that its knots have there; remembered."""
         key = name, spline, place
