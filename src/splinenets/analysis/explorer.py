@@ -57,6 +57,7 @@ class Explorer:
         self.layers = {name: self.layers[name] for name in self.seen}
         self.inferred = [name for name in self.layers if name not in seen.given]
         self.first = most_telling(self.seen, self.train.labels)
+        self.some = spread_out(range(len(self.train.labels)), WAYS) if self.inferred else []
         self.usual = self._usual() if self.inferred else math.inf
         self.pictures = Pictures(self.layers)
         self.pictured = [*self.layers] if len(self.layers) <= FEW else []
@@ -77,7 +78,6 @@ class Explorer:
     def describe(self) -> dict[str, object]:
         """What a page needs to know once."""
         nobody = torch.zeros_like(self.train.labels)
-        some = spread_out(range(len(self.train.labels)), WAYS) if self.inferred else []
         layers = [
             {
                 "name": name,
@@ -86,7 +86,7 @@ class Explorer:
                 "first": self.first[name],
                 "given": name not in self.inferred,
                 "counts": by_class(self.seen[name], nobody, 1)[0].int().tolist(),
-                "ways": [[round(v, 2) for v in way] for way in self.seen[name][some].tolist()],
+                "ways": [[round(v, 2) for v in way] for way in self.seen[name][self.some].tolist()],
                 "strip": self.strip(name, self.first[name]) if name in self.pictured else [],
             }
             for name, layer in self.layers.items()
@@ -102,7 +102,7 @@ class Explorer:
             "shape": self.shape,
             "labels": self.tests.labels.tolist(),
             "seen": len(self.train.labels),
-            "of_ways": self.train.labels[some].tolist(),
+            "of_ways": self.train.labels[self.some].tolist(),
             "light": self.edge(self.train.images) > 127,
             "condition": self.condition(),
             "layers": layers,
@@ -213,23 +213,30 @@ class Explorer:
         return images, torch.full((copies,), told, dtype=self.task.dtype, device=device)
 
     @torch.no_grad()
-    def turning(self, pixels: Tensor, done: float | None = None) -> dict[str, object]:
-        """The drag of a whole layer, or else of all layers together, that leads to the surest other answer.
-
-        Without layers: no drag changes the answer.
+    def turning(self, pixels: Tensor, done: float | None = None) -> dict[str, list[float]]:
+        """The positions, {layer: (S,)}, that lead to the surest other answer: a whole layer in one place, or else all
+        layers along the way of a training image that the page draws. Empty if none of them changes the answer.
         """
-        inputs = self.inputs(self.change(pixels, done), done, PLACES)
-        best = int(self.net(*inputs)[0].argmax())
-        drags = [drag for name in self.layers for drag in self._drags([name], inputs, best)]
-        _, place, layers = max(drags or self._drags([*self.layers], inputs, best), default=(0.0, 0.5, []))
-        return {"layers": layers, "position": place}
-
-    def _drags(self, layers: list[str], inputs: Inputs, best: int) -> list[tuple[float, float, list[str]]]:
-        """Where along the curves of these layers the best answer is another one, and how sure that is."""
+        image = self.change(pixels, done)
+        best = int(self.net(*self.inputs(image, done))[0].argmax())
         places = torch.linspace(0, 1, PLACES)
-        with steer(self.net, {name: self._everywhere(name, places) for name in layers}):
-            sure, said = self.net(*inputs).float().softmax(1).cpu().max(1)
-        return [(float(sure[i]), float(places[i]), layers) for i in range(PLACES) if int(said[i]) != best]
+        drags = [{name: self._everywhere(name, places)} for name in self.layers]
+        ways = {name: seen[self.some].view(-1, *self.layers[name].position_shape) for name, seen in self.seen.items()}
+        for moves in (drags, [ways] if self.some else []):
+            found = [other for move in moves for other in self._others(image, done, move, best)]
+            if found:
+                return max(found, key=lambda other: other[0])[1]
+        return {}
+
+    def _others(
+        self, image: Tensor, done: float | None, move: Mapping[str, Tensor], best: int
+    ) -> list[tuple[float, dict[str, list[float]]]]:
+        """Of positions {layer: (N, S)} those with another answer than the best, and how sure it is."""
+        count = len(next(iter(move.values())))
+        with steer(self.net, dict(move)):
+            sure, said = self.net(*self.inputs(image, done, count)).float().softmax(1).cpu().max(1)
+        turned = [i for i in range(count) if int(said[i]) != best]
+        return [(float(sure[i]), {name: _numbers(values[i]) for name, values in move.items()}) for i in turned]
 
     @torch.no_grad()
     def parting(

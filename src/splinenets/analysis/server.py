@@ -93,7 +93,7 @@ class Handler(web.Handler):
     def _answer(self, body: bytes) -> dict[str, object]:
         return self.server.explorer.answer(**self._question(body, self._asked))
 
-    def _turning(self, body: bytes) -> dict[str, object]:
+    def _turning(self, body: bytes) -> dict[str, list[float]]:
         return self.server.explorer.turning(**self._question(body, self._shown))
 
     def _parting(self, body: bytes) -> list[dict[str, object]]:

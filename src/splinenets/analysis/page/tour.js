@@ -36,20 +36,24 @@ async function glide(set, from, to) {
   }
 }
 
-// the drag that leads to the surest other answer; the server knows where it is
+// to the positions that lead to the surest other answer; the server knows them
 async function dragToAnother() {
   letGo();
   const image = state.image, found = await post("turning", JSON.stringify({ image: sent(image), done: doneTo(image) }));
-  if (!found.layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
-  const layers = about.layers.filter((layer) => found.layers.includes(layer.name));
+  const layers = about.layers.filter((layer) => found[layer.name]), step = tourStep;
+  if (!layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
   look(layers[0]);
-  const from = latest.answer.own[layers[0].name][state.picked[layers[0].name]];
-  const step = tourStep;
-  await glide((position) => layers.forEach((layer) => drag(layer, position)), from, found.position);
+  const { own } = latest.answer;
+  await glide((share) => {
+    for (const { name } of layers) state.chosen[name] = found[name].map((to, i) => own[name][i] + (to - own[name][i]) * share);
+    drawWay();
+    ask();
+  }, 0, 1);
   await settled();
   if (tourStep !== step) return;
   const { chances, own_chances: own } = latest.answer, name = (all) => about.classes[likeliest(all)];
-  tourSays(`${steps()[step].text()} It was ${name(own)}; now it is ${name(chances)}, ${(100 * Math.max(...chances)).toFixed(0)}%.`);
+  const how = layers.length > 1 ? "No single layer changes this answer, so all go along the way of a training picture. " : "";
+  tourSays(`${steps()[step].text()} ${how}It was ${name(own)}; now it is ${name(chances)}, ${(100 * Math.max(...chances)).toFixed(0)}%.`);
 }
 
 async function settled() {
