@@ -11,7 +11,7 @@ import splinenets as sn
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md")
+PAGES = (*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md")
 
 
 def test_links_lead_somewhere():

@@ -37,7 +37,8 @@ NOT_RUN = {
     "bench": "measures for minutes",
 }
 # How Python blocks start that are compiled and not run, and why.
-NOT_EXECUTED = {"import openvino": "not among the packages that tests have"}
+ABSENT = "not among the packages that tests have"
+NOT_EXECUTED = {"import openvino": ABSENT, "import timm": ABSENT, "import torchvision": ABSENT}
 # What takes seconds and is run on another page too; the slow test runs it here as well.
 LATER = {
     "README.md": ["report"],
@@ -45,7 +46,7 @@ LATER = {
     "figures.md": ["figures"],
     "deployment.md": ["package = torch._inductor"],
 }
-FOREIGN = ("pip", "source", "export", "tensorboard")  # other programs in shell blocks
+FOREIGN = ("pip", "source", "export", "tensorboard", "git", "cd")  # other programs in shell blocks
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ class Reader:
             elif piece.language in ("sh", "span"):
                 for number, line in command_lines(piece):
                     self.do(line, f"{self.page.name}:{number}", piece.language)
-            else:
+            elif piece.language != "output":
                 assert piece.language == "", f"{self.page.name}:{piece.line}: who can run {piece.language}?"
                 assert "splinenets " not in piece.text, f"{self.page.name}:{piece.line}: commands stand in ```sh"
 

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import splinenets as sn
-from splinenets import cli
+from splinenets import cli, commands
+from splinenets.data import dataset
 
 ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
@@ -19,7 +20,7 @@ ORDER = [
     "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
     "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
     "costs", "histograms", "regularizer", "objective", "health_check", "monitoring", "constructors", "models", "data",
-    "saving", "hub", "shipped", "exporting", "serving", "training", "analysis", "reproduce", "commands", "cli",
+    "saving", "hub", "shipped", "exporting", "interface", "serving", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
 
@@ -119,6 +120,25 @@ def test_bad_command_lines(words, complaint):
     code, _, error = run(*words)
     assert code == 2
     assert complaint in error
+
+
+def test_help_comes_before_torch():
+    """Whoever asks for help, a version or a completion does not wait for torch."""
+    for words in (["--help"], ["train", "--help"], ["data", "get", "--help"], ["--version"]):
+        code = f"import sys\nfrom splinenets.cli import app\napp({words}, standalone_mode=False)"
+        found = subprocess.run(
+            [sys.executable, "-c", f"{code}\nassert not sys.modules.keys() & {{'torch', 'numpy', 'accelerate'}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr
+        assert found.stdout
+
+
+def test_names_that_help_lists():
+    """Help has them as words, because the lists themselves need torch."""
+    assert ", ".join(dataset.KNOWN) == commands.data.NAMES
 
 
 def test_version_and_help():

@@ -129,7 +129,7 @@ class MutualInformation(nn.Module):
             if not callable(weight) and not 0 <= weight < math.inf:
                 raise ValueError(f"{name} must be a weight of 0 or more, or a function of progress, got {weight}")
         if estimator not in ESTIMATORS:
-            raise ValueError(f"unknown estimator {estimator!r}, choose from {list(ESTIMATORS)}")
+            raise ValueError(f"unknown estimator {estimator!r}, choose from {', '.join(ESTIMATORS)}")
         if bandwidth is None:
             bandwidth = max(0.05, 1 / bins) if estimator == "kernel" else 1 / bins
         if not 1 / bins <= bandwidth <= 1:

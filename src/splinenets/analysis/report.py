@@ -144,7 +144,7 @@ def _healthy(subject: Subject) -> str:
     if subject.seen is None or subject.seen.health is None or not subject.seen.health.layers:
         return "-"
     layers = subject.seen.health.layers
-    return f"{len(layers) - len(subject.seen.health.ailing)} of {len(layers)}"
+    return f"{len(layers) - len(subject.seen.health.unhealthy)} of {len(layers)}"
 
 
 def _tradeoff(subjects: Sequence[Subject]) -> Iterator[Markup]:
