@@ -96,7 +96,7 @@ class MutualInformation(nn.Module):
     full_gradient   False: trains projections only; True: also features and parents, as in the paper
     exact_gradient  False: soft bins have the gradient of kernel densities as wide as a bin. Their own is steep at the
                     edges of bins and nothing within, and mostly noise while a batch has few samples in a bin: it can
-                    ruin features, and need not even spread positions (docs/regularizer.md)
+                    ruin features, and need not even spread positions (docs/regularizer_study.md)
 
     Labels are class numbers (N,), or shares of the classes (N, classes) as mixup and label smoothing make them; then a
     sample counts for each class as much as its share says.
