@@ -8,6 +8,7 @@ import sys
 import pytest
 import typer.main
 import yaml
+from benchmarks import newcomer, outputs
 from tests.helpers.browser import chromium
 from tests.helpers.pages import DOCS, PAGES, ROOT
 
@@ -60,6 +61,21 @@ def test_outputs_stand_below_what_prints_them():
         before = dict(zip(languages[1:], languages, strict=False))
         assert before.get("output", "python") in ("python", "sh"), name
         assert "```output\n```" not in page.read_text(), f"{name}: python -m benchmarks.outputs writes what is printed"
+
+
+def test_outputs_are_written_below_what_prints_them():
+    page = "Add:\n\n```python\nx = 20 + 3\nprint(x)\n```\n\n```output\nold\n```\n\n```sh\nsplinenets --version\n```\n"
+    assert outputs.refreshed(page) == page.replace("old", "23")
+    with pytest.raises(RuntimeError, match="splinenets fly"):
+        outputs.refreshed("```sh\nsplinenets fly\n```\n")
+
+
+def test_what_a_newcomer_does():
+    readme = PAGES["README.md"]
+    lines = newcomer.shell_lines(readme, installed=False)
+    assert lines[0] == "make demo"
+    assert newcomer.shell_lines(readme, installed=True) == []
+    compile(newcomer.python_of(readme), "README.md", "exec")
 
 
 @pytest.fixture(scope="module")
