@@ -86,6 +86,7 @@ def test_pages_run_to_the_last_line(name, folder):
         ("```python\n1 +\n```", "invalid syntax"),
         ("```sh\nsplinenets fly\n```", "page.md:2: there is no command fly"),
         ("```sh\nsplinenets profile \\\n  lenet8 --wings 2\n```", "No such option: --wings"),
+        ("```sh\nsplinenets --wings\n```", "page.md:2"),
         ("```sh\nsplinenets evaluate runs/nowhere\n```", "page.md:2: splinenets: .*nowhere"),
         ("```sh\ntorchrun --nproc-per-node 2 -m splinenets train --wings\n```", "No such option: --wings"),
         ("```sh\nfly away\n```", "page.md:2: who can run fly"),
@@ -169,6 +170,11 @@ def parse(words, where):
     """Give the words to the command's parser; False if they only name a command."""
     command, rest = typer.main.get_command(app), list(words)
     while hasattr(command, "commands") and rest:
+        if rest[0].startswith("--"):
+            assert rest[0] in ["--help", *(name for option in command.params for name in option.opts)], where
+            return False
+        if rest[0] == "COMMAND":
+            return False
         assert rest[0] in command.commands, f"{where}: there is no command {rest[0]}"
         command = command.commands[rest.pop(0)]
     if not rest:
