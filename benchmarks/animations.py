@@ -9,6 +9,7 @@ import base64
 import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -129,8 +130,9 @@ def picture(image: Tensor, x: float, y: float, size: float, inside: str = "") ->
 
 
 def position() -> str:
-    """Images on their places: a shipped network, test images, and the curve of its second layer that tells most."""
-    data, net = sn.data.load("embedded"), sn.pretrained("fashion-mnist/D(5)-D-R3")
+    """Test images on their places, in a shipped network: the curve of its second layer that spreads them most."""
+    data = sn.data.load("embedded")
+    net: Any = sn.pretrained("fashion-mnist/D(5)-D-R3")
     images = data.test.images[:300]
     with torch.no_grad():
         _, positions = sn.trace(net, net.prepare(images))
@@ -223,15 +225,13 @@ def decision() -> str:
     parts = []
     for i in range(5):
         tall = 26 * features[:, i]
-        y = torch.where(tall > 0, 100 - tall, torch.full_like(tall, 100.0))
-        x = 40 + 30 * i
-        parts.append(
-            f'<rect x="{x}" width="20" fill="{COLOURS[1]}">{moving("height", tall.abs().tolist())}'
-            f"{moving('y', y.tolist())}</rect>"
-        )
+        begins = torch.where(tall > 0, 100 - tall, torch.full_like(tall, 100.0))
+        column = 40 + 30 * i
+        grows = moving("height", tall.abs().tolist()) + moving("y", begins.tolist())
+        parts.append(f'<rect x="{column}" width="20" fill="{COLOURS[1]}">{grows}</rect>')
         size = 30 * float(theta[i])
-        start = 195 - max(size, 0)
-        parts.append(f'<rect x="{x}" y="{number(start)}" width="20" height="{number(abs(size))}" fill="{COLOURS[0]}"/>')
+        start, size = 195 - max(size, 0), abs(size)
+        parts.append(f'<rect x="{column}" y="{number(start)}" width="20" height="{number(size)}" fill="{COLOURS[0]}"/>')
     x, y = right(score), down(score)
     return sheet(
         640,
@@ -265,8 +265,8 @@ def regulariser() -> str:
     labels = torch.arange(samples) % classes
     free = (0.15 * torch.randn(samples)).requires_grad_()
     frames = [free.detach().sigmoid()]
-    for weights in ({"utilization": 1.0, "specialization": 0.0}, {"utilization": 1.0, "specialization": 1.0}):
-        term = sn.MutualInformation(classes, estimator="kernel", **weights)
+    for specialization in (0.0, 1.0):
+        term = sn.MutualInformation(classes, utilization=1.0, specialization=specialization, estimator="kernel")
         optimizer = torch.optim.Adam([free], lr=0.05)
         for step in range(120):
             optimizer.zero_grad()
