@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from tests.helpers import subjects
 from tests.helpers.commands import call, refused
+from tests.helpers.marks import slow
 from tests.helpers.subjects import HOSTILE
 
 from splinenets.analysis import report
@@ -124,6 +125,7 @@ def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.slow  # which the campaign and docs/figures.md draw too
 def test_figures_as_files(static_and_spline, tmp_path):
     code, out, _ = call("figures", static_and_spline[1], "--out", tmp_path / "all")
     assert code == 0
@@ -155,8 +157,8 @@ def test_one_run_twice_has_two_names(static_and_spline, tmp_path):
     ("change", "says", "shows"),
     [
         ({"format": 2}, "format 2", "Positions over time"),
-        ({"format": None}, "format None", "Positions over time"),
-        ({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow"),
+        slow({"format": None}, "format None", "Positions over time"),
+        slow({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow"),
         ({"recipe": {"data": "folder:/nowhere"}}, "/nowhere", "Health over epochs"),
         ({"recipe": {"new key": 1}}, "new key", "Health over epochs"),
         ({"recipe": {"width": 8}}, "another network", "Health over epochs"),
