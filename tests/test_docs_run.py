@@ -125,7 +125,8 @@ class Reader:
                     self.do(line, f"{self.page.name}:{number}", piece.language)
             elif piece.language != "output":
                 assert piece.language == "", f"{self.page.name}:{piece.line}: who can run {piece.language}?"
-                assert "splinenets " not in piece.text, f"{self.page.name}:{piece.line}: commands stand in ```sh"
+                command = re.search(r"^\s*splinenets ", piece.text, re.MULTILINE)
+                assert not command, f"{self.page.name}:{piece.line}: commands stand in ```sh"
 
     def execute(self, piece):
         code = compile("\n" * (piece.line - 1) + piece.text, str(self.page), "exec")
