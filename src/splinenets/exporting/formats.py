@@ -39,8 +39,9 @@ class Exported:
         An export for latency takes images one by one.
         """
         batch = Inputs.of(self.conditions, *inputs, **named)
-        one = self.metadata["purpose"] == "latency"
-        return torch.cat([self.forward(*part.tensors()) for part in batch.split(1 if one else max(len(batch), 1))])
+        if self.metadata["purpose"] != "latency" or len(batch) <= 1:
+            return self.forward(*batch.tensors())
+        return torch.cat([self.forward(*part.tensors()) for part in batch.split(1)])
 
     @cached_property
     def conditions(self) -> Conditions:
