@@ -11,31 +11,29 @@ A plain network that is told by scales (FiLM) is timed as if nobody told it anyt
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
 
 import torch
 
 import splinenets as sn
+from benchmarks.animations import COLOURS, number, sheet, words
 from benchmarks.timing import RESULTS, about, interleaved, markdown, write
-from splinenets.analysis.style import MARKERS, SERIES, accuracy_axes, styled
 from splinenets.reproduce import EXPERIMENTS, Row, collect
 from splinenets.reproduce.experiments import recipe_of
 from splinenets.reproduce.outcome import Found, spread
 from splinenets.training.build import build_network, load_task
 from splinenets.training.recipe import STATIC
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 COMMAND = "python -m benchmarks.frontier"
 FILE = RESULTS / "frontier.json"
 NAMES = ("turned", "regimes", "cifar10-air")
 CALLS, ROUNDS = 50, 41
+LINES = (*COLOURS[:3], "#888888")
 KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
     ("curves", False): "SplineNet, told the angle",
     ("nobody", False): "SplineNet, nobody tells it",
@@ -165,23 +163,51 @@ def gains() -> str:
     return markdown(head, lines)
 
 
-@styled
-def picture() -> Figure:
-    """Accuracy against microseconds, a line for each way of telling."""
-    figure, (axis,) = accuracy_axes(3.6, ("one image on one thread, µs",))
-    for number, (kind, label) in enumerate(KINDS.items()):
-        some = sorted((p for p in points("turned") if p.kind == kind), key=lambda p: p.seconds)
-        if kind == ("nobody", False):
-            some = [p for p in some if p.row.name.endswith("closed")]
-        errors = [stdev(p.accuracies) / len(p.found) ** 0.5 if len(p.found) > 1 else 0 for p in some]
-        times, heights = [1e6 * p.seconds for p in some], [mean(p.accuracies) for p in some]
-        axis.errorbar(times, heights, yerr=errors, color=SERIES[number], marker=MARKERS[number], label=label)
-        for p, time, height in zip(some, times, heights, strict=True):
-            name = p.row.name.split(",")[0].split(" ")[0]
-            axis.annotate(name, (time, height), xytext=(6, -10), textcoords="offset points", fontsize=7)
-    axis.legend(loc="lower right")
-    axis.margins(x=0.12)
-    return figure
+def figure() -> str:
+    """Accuracy against microseconds on turned images, a line for each way of telling; bars are standard errors."""
+    some = [p for p in points("turned") if p.kind != ("nobody", False) or p.row.name.endswith("closed")]
+    times = [p.seconds for p in some]
+    low, high = math.floor(min(mean(p.accuracies) for p in some)) - 1, math.ceil(max(max(p.accuracies) for p in some))
+    scale = 500 / math.log(max(times) / min(times))
+
+    def across(seconds: float) -> float:
+        return 80 + scale * math.log(seconds / min(times))
+
+    def down(accuracy: float) -> float:
+        return 330 - 280 * (accuracy - low) / (high - low)
+
+    parts = [words(70, 28, "Images of clothes turned by any angle: accuracy for the time that you have", "bold")]
+    for y in range(low + low % 2, high + 1, 2):
+        parts.append(f'<line class="line" x1="70" x2="650" y1="{down(y):.1f}" y2="{down(y):.1f}" opacity=".3"/>')
+        parts.append(words(36, down(y) + 4, f"{y}%"))
+    for i, (kind, label) in enumerate(KINDS.items()):
+        colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.seconds)
+        way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
+        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for p in members:
+            x, y, error = across(p.seconds), down(mean(p.accuracies)), standard_error(p.accuracies)
+            ends = f'y1="{down(mean(p.accuracies) - error):.1f}" y2="{down(mean(p.accuracies) + error):.1f}"'
+            shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
+            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>')
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {shape}/>')
+            parts.append(words(x + 8, y + 15, p.row.name.split(",")[0].split(" ")[0], "small"))
+        parts.append(f'<rect x="420" y="{252 + 20 * i}" width="14" height="4" fill="{colour}"/>')
+        parts.append(words(442, 259 + 20 * i, label, "small"))
+    marks = ticks(min(times), max(times))
+    parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
+    parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))
+    return sheet(680, 394, "Test accuracy against time on turned images", *parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round times between two others."""
+    steps = (factor * 10.0**power for power in range(-7, 0) for factor in (1, 2, 5))
+    return [step for step in steps if low <= step <= high]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of a mean; 0 where there is one value."""
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 if __name__ == "__main__":
