@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 import typer
-
-from ..kernels import without
 
 REPORT_EXAMPLES = "Example: [bold]splinenets report runs/static runs/spline --out report.html[/bold]"
 FIGURES_EXAMPLES = (
@@ -39,9 +36,9 @@ def figures(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
     out: Path = typer.Option(Path("figures"), help="Folder of the files."),  # noqa: B008
     only: list[str] | None = ONLY,
-    format_: str = typer.Option("svg", "--format", help="svg or png."),
+    format_: str | None = typer.Option(None, "--format", help="svg or png; both unless named."),
 ) -> None:
-    """Write a run's figures as files."""
+    """Write a run's figures as files: SVG, and PNG with 300 dots an inch."""
     from ..analysis.gallery import write_figures
     from ..analysis.text import printable
 
@@ -59,8 +56,11 @@ def explore(
     Pick a test image, upload one or draw one; drag its positions and watch the answer change. Nothing is written.
     Ctrl-C ends it.
     """
+    import torch
+
     from ..analysis.explorer import Explorer
     from ..analysis.server import Server
+    from ..kernels import without
 
     torch.set_num_threads(1)  # one small image is no work to share
     with without(), Server(Explorer.of_run(run), port) as server:
