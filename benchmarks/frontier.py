@@ -32,6 +32,7 @@ from splinenets.training.recipe import STATIC
 COMMAND = "python -m benchmarks.frontier"
 FILE = RESULTS / "frontier.json"
 NAMES = ("turned", "regimes", "cifar10-air")
+ABOUT = {"turned": "turned images, ", "regimes": "", "cifar10-air": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
 LINES = (*COLOURS[:3], "#888888")
 KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
@@ -151,7 +152,7 @@ def gains() -> str:
             losses = [mean(r.epochs[-1]["test_loss"] for r in some) for some in (plain, own)]
             lines.append(
                 [
-                    f"{EXPERIMENTS[name].title}: {p.row.name}",
+                    f"{ABOUT[name]}{p.row.name}",
                     *(f"{mean(100 * r.accuracy for r in some):.2f}" for some in (plain, own)),
                     spread(gained, "+"),
                     f"{losses[0]:.3f} -> {losses[1]:.3f}",

@@ -13,17 +13,6 @@ EACH = "degrees"  # rows of networks that know a few angles alone end so
 ALL = f"{len(SECTORS)} networks LeNet-4, one for each {360 // len(SECTORS)} degrees"
 
 
-SHORT = ("LeNet-4", "LeNet-4, told by scales", "LeNet-4, told by a curve", "LeNet-8, told by scales")
-
-
-def told() -> str:
-    """The networks that a first look needs."""
-    found = collect("turned", RESULTS / "reproduce", "standard")
-    head = ["network", "test accuracy, %", "seeds", "MACs", "parameters"]
-    lines = [_line(name, found[name], 1) for name in SHORT if found[name]]
-    return markdown(head, [[*line[:4], line[5]] for line in lines])
-
-
 def turned() -> str:
     """Accuracy and cost, a line for each network; those for a few angles share one."""
     found = collect("turned", RESULTS / "reproduce", "standard")
