@@ -93,7 +93,7 @@ def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
 
     def call() -> None:
         for _ in range(CALLS):
-            exported.forward(*inputs)
+            exported(*inputs)
 
     return call
 
