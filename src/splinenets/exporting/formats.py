@@ -85,7 +85,7 @@ def runtime_of(path: Path, name: str | None = None) -> Runtime:
     """The runtime of the format of this name, or of that which the file's name ends with."""
     chosen = path.suffix.removeprefix(".") if name is None else name
     if chosen not in FORMATS:
-        raise ValueError(f"unknown format {chosen!r}, choose from {list(FORMATS)}")
+        raise ValueError(f"unknown format {chosen!r}, choose from {', '.join(FORMATS)}")
     try:
         for package in FORMATS[chosen].packages:
             import_module(package)

@@ -35,7 +35,7 @@ class Draft:
 
     def __str__(self) -> str:
         body = [(key, choice.text, choice.reason) for key, choice in self.choices.items()]
-        return text_table(("nobody set", "so it is", "because"), body)
+        return text_table(("not set", "chosen", "because"), body)
 
 
 def load_recipe(
