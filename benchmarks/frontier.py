@@ -178,9 +178,10 @@ def figure() -> str:
         return 330 - 280 * (accuracy - low) / (high - low)
 
     parts = [words(70, 28, "Images of clothes turned by any angle: accuracy for the time that you have", "bold")]
-    for y in range(low + low % 2, high + 1, 2):
-        parts.append(f'<line class="line" x1="70" x2="650" y1="{down(y):.1f}" y2="{down(y):.1f}" opacity=".3"/>')
-        parts.append(words(36, down(y) + 4, f"{y}%"))
+    for mark in range(low + low % 2, high + 1, 2):
+        level = f'y1="{down(mark):.1f}" y2="{down(mark):.1f}"'
+        parts.append(f'<line class="line" x1="70" x2="650" {level} opacity=".3"/>')
+        parts.append(words(36, down(mark) + 4, f"{mark}%"))
     for i, (kind, label) in enumerate(KINDS.items()):
         colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.seconds)
         way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
@@ -202,7 +203,7 @@ def figure() -> str:
 
 def ticks(low: float, high: float) -> list[float]:
     """Round times between two others."""
-    steps = (factor * 10.0**power for power in range(-7, 0) for factor in (1, 2, 5))
+    steps = (factor * 10.0**power for power in range(-7, 0) for factor in (1, 1.2, 1.5, 2, 3, 5, 7))
     return [step for step in steps if low <= step <= high]
 
 
