@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .health_check import Health, health
+from .health_check import FEWEST, Health, health
 from .tracing import Positions
 
 MEASURES = ("entropy", "deviation", "saturated", "information", "drift", "ailing")
@@ -21,8 +21,8 @@ class HealthMetric:
     """
 
     def __init__(self, samples: int = 1_000, remember: int = 5) -> None:
-        if samples < 16 or remember < 1:
-            raise ValueError(f"samples must be 16 or more and remember 1 or more, got {samples} and {remember}")
+        if samples < FEWEST or remember < 1:
+            raise ValueError(f"samples must be {FEWEST} or more and remember 1 or more, got {samples} and {remember}")
         self.samples, self.remember = samples, remember
         self.history: list[Health] = []
         self.gathered: list[tuple[Positions, Tensor | None]] = []
@@ -37,8 +37,11 @@ class HealthMetric:
             self.gathered.append((kept, None if labels is None else labels[:room].cpu()))
 
     def report(self) -> Health:
-        """The health of what was gathered, with drift since the epochs before; prints as a table."""
-        if not self.gathered:
+        """The health of what was gathered, with drift since the epochs before; prints as a table.
+
+        Of fewer samples than can be judged, as in a trainer's trial of a few batches, it is empty.
+        """
+        if sum(_count(p) for p, _ in self.gathered) < FEWEST:
             return Health(())
         names = self.gathered[0][0]
         positions = {name: torch.cat([p[name] for p, _ in self.gathered]) for name in names}
@@ -53,8 +56,8 @@ class HealthMetric:
 
     def reset(self) -> None:
         """The epoch is over: remember its health, and begin to gather anew."""
-        if self.gathered:
-            self.history = [*self.history, self.report()][-self.remember :]
+        if (report := self.report()).layers:
+            self.history = [*self.history, report][-self.remember :]
         self.gathered = []
 
 

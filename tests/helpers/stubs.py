@@ -24,9 +24,9 @@ def small(channels, classes, width=4):
 PACKAGES = {
     "timm/__init__.py": NETWORK
     + """
-def create_model(name, num_classes=1000, in_chans=3, **kwargs):
-    if name not in ("tiny", "mobilenetv3_small_100"):
-        raise RuntimeError(f"Unknown model ({name})")
+def create_model(model_name, num_classes=1000, in_chans=3, **kwargs):
+    if model_name not in ("tiny", "mobilenetv3_small_100"):
+        raise RuntimeError(f"Unknown model ({model_name})")
     return small(in_chans, num_classes, **kwargs)
 """,
     "torchvision/__init__.py": "",
