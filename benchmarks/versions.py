@@ -1,6 +1,6 @@
 """Another version of splinenets beside this one: the same jobs in two processes, in turn.
 
-python -m benchmarks.versions ../other-clone [--repeats 7]
+python -m benchmarks.versions ../other-clone [--repeats 7] [--numbers float32]
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--numbers", choices=["bf16", "float32"], help="only these, where a processor has no others")
     options = parser.parse_args()
     began, rows = time.perf_counter(), []
     versions = [Version(options.other.resolve()), Version(HERE)]
-    for job in JOBS:
+    for job in (job for job in JOBS if options.numbers in (None, job[3])):
         calls = 30 if job[2] == 1 else 1
         for version in versions:
             version.seconds(job, 0)
@@ -112,8 +113,9 @@ def main() -> None:
         rows.append([*job, other, own])
         print(job, f"{1e3 * other:.2f} ms, {1e3 * own:.2f} ms, {other / own:.3f} times as fast", flush=True)
     columns = ["network", "spec", "batch", "numbers", "training", "other", "own"]
+    only = f" --numbers {options.numbers}" if options.numbers else ""
     setting = about(
-        "python -m benchmarks.versions OTHER", repeats=options.repeats, duration=time.perf_counter() - began
+        f"python -m benchmarks.versions OTHER{only}", repeats=options.repeats, duration=time.perf_counter() - began
     )
     write(FILE, {"about": setting, "columns": columns, "rows": rows})
     print(text_table(columns, [[str(cell) for cell in row] for row in rows]))

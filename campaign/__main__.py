@@ -68,6 +68,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--chapter", action="append", choices=CHAPTERS, help="may be given several times; default: all")
     parser.add_argument("--trials", type=positive, help="of each chapter; default: as many as are planned")
     parser.add_argument("--minutes", type=float, help="of each chapter; then the next one begins")
+    parser.add_argument("--patience", type=float, default=1.0, help="times as long before a trial hangs; default: 1")
     parser.add_argument("--cut", action="store_true", help="without what takes longer than minutes for one trial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="file of results; default: runs/campaign/seedSEED.jsonl")
@@ -97,7 +98,7 @@ def carry_out(
         kinds = {kind: chosen for kind, chosen in chapter.KINDS.items() if not (options.cut and chosen.long)}
         planned = harness.plan(kinds, options.trials)
         todo = [(kind, number) for kind, number in planned if (name, kind, number, options.seed) not in found]
-        for result in harness.run_chapter(name, chapter, todo, options.seed):
+        for result in harness.run_chapter(name, chapter, todo, options.seed, options.patience):
             harness.add_result(file, result)
             harness.say(result)
             found[result.key] = result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
+from tests.helpers.commands import call
 from tests.helpers.runs import fork
 
 from splinenets.kernels.build import library
@@ -97,12 +99,15 @@ class Result:
 # One trial
 
 
-def attempt(chapter: str, kind: str, chosen: Kind, number: int, seed: int, shared: Path) -> Result:
-    """Make one trial in a process of its own."""
+def attempt(
+    chapter: str, kind: str, chosen: Kind, number: int, seed: int, shared: Path, patience: float = 1.0
+) -> Result:
+    """Make one trial in a process of its own; on a busy machine with ``patience`` times the time."""
     folder = Path(tempfile.mkdtemp(prefix="trial-"))
     trial, began = trial_of(chapter, kind, chosen, number, seed, folder, shared), time.perf_counter()
+    limits = (patience * chosen.seconds, chosen.memory)
     try:
-        why = bounded(lambda: chosen.run(trial), chosen.seconds, chosen.memory, trial.dice.randrange(2**31), folder)
+        why = bounded(lambda: chosen.run(trial), *limits, trial.dice.randrange(2**31), folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     skipped = why.startswith(f"{Skipped.__name__}: ")
@@ -254,17 +259,28 @@ def plan(kinds: Mapping[str, Kind], trials: int | None) -> list[tuple[str, int]]
     return [(name, number) for _, name, number in sorted(places)]
 
 
-def run_chapter(name: str, chapter: Chapter, todo: Sequence[tuple[str, int]], seed: int) -> Iterator[Result]:
+def warm_up() -> None:
+    """Do once, in the process that trials are forked from, what each of them would do first."""
+    library()  # compiled now and not within the time of a trial
+    for words in (["train", "demo", "--show"], ["train", "nowhere"]):  # the command line imports what it needs late
+        call(*words)
+    gc.collect()
+    gc.freeze()  # or every child would copy the memory that its collector looks at
+
+
+def run_chapter(
+    name: str, chapter: Chapter, todo: Sequence[tuple[str, int]], seed: int, patience: float = 1.0
+) -> Iterator[Result]:
     """Trials of a chapter, one after the other."""
     if not todo:
         return
     with tempfile.TemporaryDirectory(prefix=f"campaign-{name}-") as folder:
         shared = Path(folder)
-        library()  # compiled now and not within the time of a trial
-        if why := bounded(lambda: chapter.prepare(shared), 900, 8 * GIGABYTE, seed, shared):
+        warm_up()
+        if why := bounded(lambda: chapter.prepare(shared), patience * 900, 8 * GIGABYTE, seed, shared):
             raise RuntimeError(f"the chapter {name} could not be prepared: {why}")
         for kind, number in todo:
-            yield attempt(name, kind, chapter.KINDS[kind], number, seed, shared)
+            yield attempt(name, kind, chapter.KINDS[kind], number, seed, shared, patience)
 
 
 # Results on disk: a line for each trial, the last one about a trial counts

@@ -12,6 +12,7 @@ from splinenets.reproduce.record import readable_json
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
 
+@pytest.mark.slow
 def test_latency(tmp_path, capsys):
     out = tmp_path / "results" / "latency.json"
     options = ["--network", "LeNet-32*D(2)*", "--network", "LeNet-128", "--runtime", "native", "--runtime", "torch"]

@@ -1,9 +1,12 @@
 """The report and the explorer in a real browser."""
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pytest
+from PIL import Image
 from tests.helpers import subjects
 from tests.helpers.browser import PATIENCE, chromium
 from tests.helpers.subjects import HOSTILE
@@ -11,6 +14,7 @@ from tests.helpers.subjects import HOSTILE
 import splinenets as sn
 from splinenets.analysis import report
 from splinenets.analysis.explorer import Explorer
+from splinenets.analysis.glossary import GLOSSARY
 from splinenets.data import augmentation
 from test_explorer import file, serving, turned_explorer
 
@@ -40,11 +44,20 @@ def turned(tmp_path_factory):
     return turned_explorer(tmp_path_factory)
 
 
-def test_the_report(fresh, static_and_spline, tmp_path):
+@pytest.fixture(scope="module")
+def written(static_and_spline, tmp_path_factory):
+    """The address of a report, whose networks were not exported: that takes a while and is tried elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "deployed", lambda *_: None)
+        out = tmp_path_factory.mktemp("report") / "report.html"
+        report.write_report(static_and_spline, out)
+    return out.as_uri()
+
+
+def test_the_report(fresh, written):
     page, seen = fresh
-    report.write_report(static_and_spline, tmp_path / "report.html")
-    page.goto((tmp_path / "report.html").as_uri())
-    pictures = page.locator("figure > img")
+    page.goto(written)
+    pictures = page.locator("figure img")
     assert pictures.count() > 10
     sizes = pictures.evaluate_all("all => all.map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().height])")
     assert all(complete and width > 10 and height > 10 for complete, width, height in sizes)
@@ -74,8 +87,68 @@ def test_the_report(fresh, static_and_spline, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_a_hostile_report(fresh, tmp_path):
+def test_the_report_by_keyboard_alone_in_the_dark_on_a_phone(fresh, written):
     page, seen = fresh
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(written)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+    # the first word that one reaches explains itself
+    page.keyboard.press("Tab")
+    word = page.evaluate("document.activeElement.textContent")
+    assert page.locator("#explanation").inner_text() == GLOSSARY[word]
+    box = page.locator("#explanation").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
+    page.keyboard.press("Escape")
+    assert page.locator("#explanation").count() == 0
+    # everything that can be pressed can be reached
+    wanted = {"a", "abbr", "select", "svg", "button", "summary"}
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        wanted.discard(page.evaluate("document.activeElement.tagName.toLowerCase()"))
+        if not wanted:
+            break
+    assert wanted == set()
+    page.locator(".panel svg").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert "Trouser, from 0.02 to 0.04: " in page.locator(".readout").inner_text()
+    drawing = page.locator('figure img[src^="data:image/svg"]').first
+    corner = drawing.evaluate(
+        """image => {
+            const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(2, 2, 1, 1).data];
+        }"""
+    )
+    assert corner == [26, 32, 41, 255]  # the drawing is dark too
+    page.set_viewport_size({"width": 1250, "height": 1000})
+    page.emulate_media(color_scheme="light")
+    assert seen.errors == []
+
+
+def test_figures_can_be_saved(fresh, written):
+    page, seen = fresh
+    page.goto(written)
+    flow = page.locator('figure[data-name="flow-2"]')
+    for kind in ("svg", "png"):
+        with page.expect_download() as waiting:
+            flow.get_by_label(f"save this figure as {kind.upper()}").click()
+        assert waiting.value.suggested_filename == f"flow-2.{kind}"
+        content = Path(waiting.value.path()).read_bytes()
+        if kind == "svg":
+            assert b"prefers-color-scheme" not in content
+        else:
+            with Image.open(io.BytesIO(content)) as picture:
+                assert picture.width > 1900
+    assert seen.errors == []
+
+
+def test_a_hostile_report(fresh, tmp_path, monkeypatch):
+    page, seen = fresh
+    monkeypatch.setattr(report, "deployed", lambda *_: None)
     task = subjects.hostile_task()
     loaded = subjects.hostile_net(task), task
     records = [subjects.hostile_record(number, loaded) for number in (3, 0)]
@@ -84,7 +157,7 @@ def test_a_hostile_report(fresh, tmp_path):
     page.goto(place.as_uri())
     for select in page.locator(".panel select").all():
         select.select_option(index=1)
-    assert page.locator("figure > img").evaluate_all("all => all.every(i => i.naturalWidth > 0)")
+    assert page.locator("figure img").evaluate_all("all => all.every(i => i.naturalWidth > 0)")
     assert page.evaluate("window.hacked") is None
     assert seen.errors == []
     assert {url.partition(":")[0] for url in seen.requests} <= {"file", "data"}
@@ -189,12 +262,32 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         # two images side by side
         page.locator("#compare").click()
         until(page, "!asking && latest.second !== null")
-        assert page.locator("#way .line").count() == 2
-        assert "part most in" in page.locator("#apart").inner_text()
+        assert page.locator("#way .line").count() == 4  # into the first layer, and through all
+        assert page.locator("#filters canvas").count() == 12
+        assert "furthest apart in" in page.locator("#apart").inner_text()
+        assert page.locator(".parting").count() == 3
+        page.locator(".parting button").nth(1).click()
+        until(
+            page,
+            "!asking && JSON.stringify(latest.answer.positions.dense1) === JSON.stringify(latest.second.own.dense1)",
+        )
+        said = page.locator(".parting .said").nth(1).inner_text()
+        assert page.locator("#verdict").inner_text().startswith(f"It says {said}")
         page.locator("#follow").click()
         until(page, "!asking && JSON.stringify(latest.answer.positions) === JSON.stringify(latest.second.own)")
         page.locator("#compare").click()
         until(page, "!asking && latest.second === null")
+        page.locator("#release").click()
+
+        # along the curve, and out to the answer
+        assert page.locator('[data-layer="conv2"] .strip canvas').count() == 9
+        assert page.locator("#way .ribbon").count() >= 1
+        assert page.locator(".exit").count() == 10
+        before = page.evaluate("document.querySelector('[data-layer=conv2] .lens canvas').toDataURL()")
+        spread.focus()
+        page.keyboard.press("Home")
+        until(page, "!asking && state.chosen.conv2 !== undefined")
+        assert page.evaluate("document.querySelector('[data-layer=conv2] .lens canvas').toDataURL()") != before
         page.locator("#release").click()
 
         # uploads, good and bad
@@ -246,7 +339,22 @@ def test_the_tour_by_keyboard_alone(fresh, static_and_spline):
         until(page, "!asking && state.other === null && state.image.test === 1")
         page.set_viewport_size({"width": 400, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(35, 42, 52)"
+        # everything that can be pressed can be reached, and the pad can be drawn on
+        page.evaluate("document.activeElement.blur()")
+        wanted = {"tour-start", "compare", "whole", "more", "pad", "clear", "file", "source"}
+        for _ in range(120):
+            page.keyboard.press("Tab")
+            wanted.discard(page.evaluate("document.activeElement.id || document.activeElement.className"))
+            if not wanted:
+                break
+        assert wanted == set()
+        page.locator("#pad").focus()
+        for key in (" ", "ArrowDown", "ArrowDown", "ArrowRight", " "):
+            page.keyboard.press(key)
+        until(page, "!asking && state.image.pixels !== undefined")
+        assert page.evaluate("atob(state.image.pixels).split('').some(c => c.charCodeAt(0) > 200)")
+        assert page.locator("#label").inner_text() == "your image"
         page.set_viewport_size({"width": 1250, "height": 1000})
         page.emulate_media(color_scheme="light")
         assert seen.errors == []

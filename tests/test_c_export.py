@@ -11,7 +11,10 @@ import splinenets as sn
 from splinenets.exporting import export_c, load_export
 from splinenets.exporting.c_folder import preparation
 
-pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="needs make and cc")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="needs make and cc"),
+    pytest.mark.slow,  # a C compiler has to build the runtime anew
+]
 NORMALISE = {"kind": "normalise", "mean": [0.3], "std": [0.35]}
 
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from tests.helpers import zoo
+from tests.helpers.marks import slow
 from torch import nn
 
 import splinenets as sn
@@ -32,6 +33,14 @@ NETWORKS = {
     "resnet": lambda spec: sn.convert(sn.models.resnet(8), spec, example=torch.randn(4, 3, 8, 8), spread=0.3),
     "own root": lambda spec: sn.convert(Root(spec), spec, example=torch.randn(4, 3, 8, 8), spread=0.3),
 }  # fmt: skip
+
+
+def small(spec):
+    """Two spline layers, because tracing takes its time for each; linear ones are in ``NETWORKS``."""
+    net = sn.models.lenet(4, dropout=0.0, image_size=12)
+    return sn.convert(net, spec, example=torch.randn(4, 1, 12, 12), spread=0.3, skip=["dense*"])
+
+
 SHAPES = {"lenet": (1, 12, 12), "resnet": (3, 8, 8), "own root": (3, 8, 8)}
 
 
@@ -64,12 +73,11 @@ def same_answers(net, compiled, x):
 
 
 ALL = [(name, spec) for name in NETWORKS for spec in ("H(3)-C-R3", "D(3)-D-G2 diffusion=0.5")]
-QUICK = (("lenet", "H(3)-C-R3"), ("own root", "D(3)-D-G2 diffusion=0.5"))  # tracing takes seconds
 
 
 @pytest.mark.parametrize(
     ("name", "spec", "backend"),
-    [(*case, "eager") for case in QUICK] + [pytest.param(*case, "aot_eager", marks=pytest.mark.slow) for case in ALL],
+    [("lenet", "H(3)-C-R3", "eager"), *(slow(*case, "aot_eager") for case in ALL)],  # tracing takes seconds
 )
 def test_any_root(name, spec, backend):
     net = NETWORKS[name](spec)
@@ -129,7 +137,7 @@ def graph_of(net, x, training):
 
 @pytest.mark.skipif(sn.kernels.library() is None, reason="the kernels cannot be compiled here")
 def test_the_graph_keeps_the_kernel():
-    net, x = NETWORKS["lenet"]("D(3)-C-R3"), torch.randn(2, 1, 12, 12)
+    net, x = small("D(3)-C-R3"), torch.randn(2, 1, 12, 12)
     layers = sum(isinstance(m, sn.SplineConv2d) for m in net.modules())
     assert graph_of(net, x, True) == ["splinenets.conv2d"] * layers
     assert graph_of(net.eval(), x, False) == ["splinenets.conv2d_inference"] * layers
@@ -147,7 +155,7 @@ def parts(net):
     """Ways to compile a part of a LeNet."""
     yield "a layer", lambda: setattr(net, "conv2", torch.compile(net.conv2, backend="eager"))
     yield "the first layer", lambda: setattr(net, "conv1", torch.compile(net.conv1, backend="eager"))
-    yield "in place", lambda: net.dense1.compile(backend="eager")
+    yield "in place", lambda: net.conv2.compile(backend="eager")
     yield "forward", lambda: setattr(net, "forward", torch.compile(net.forward, backend="eager"))
     yield "a break", lambda: setattr(net.conv2, "forward", torch._dynamo.disable(net.conv2.forward))
 
@@ -156,7 +164,7 @@ def parts(net):
 def test_networks_of_which_a_part_is_compiled(part):
     """Positions cross the border between what is compiled and what is not, both ways."""
     torch._dynamo.reset()
-    net = NETWORKS["lenet"]("H(3)-C-R3 diffusion=0.5").eval()
+    net = small("H(3)-C-R3 diffusion=0.5").eval()
     twin = copy.deepcopy(net)
     dict(parts(twin))[part]()
     call = torch.compile(twin, backend="eager") if part == "a break" else twin
@@ -172,7 +180,7 @@ def test_networks_of_which_a_part_is_compiled(part):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_sizes_that_are_never_known():
-    net, x = NETWORKS["lenet"]("D(3)-C-R3"), torch.randn(3, 1, 12, 12)
+    net, x = small("D(3)-C-R3"), torch.randn(3, 1, 12, 12)
     torch._dynamo.reset()
     found = torch.compile(net, dynamic=True, fullgraph=True, backend="aot_eager")(x)
     torch.testing.assert_close(found, net(x), rtol=1e-3, atol=1e-4)
@@ -195,7 +203,7 @@ def test_operators_as_torch_checks_them():
 
 def test_a_graph_without_its_kernel(monkeypatch):
     """A program that was exported here and runs where nothing can be compiled."""
-    net, x = NETWORKS["lenet"]("D(3)-C-R3").eval(), torch.randn(2, 1, 12, 12)
+    net, x = small("D(3)-C-R3").eval(), torch.randn(2, 1, 12, 12)
     program = torch.export.export(net, (x,)).module()
     expected = net(x)
     with sn.kernels.without():
@@ -205,7 +213,7 @@ def test_a_graph_without_its_kernel(monkeypatch):
 
 
 def test_a_strategy_reaches_compiled_networks():
-    net, x = NETWORKS["lenet"]("D(3)-C-R3").eval(), torch.randn(3, 1, 12, 12)
+    net, x = small("D(3)-C-R3").eval(), torch.randn(3, 1, 12, 12)
     compiled, _ = compiled_twin(net)
     expected = net(x)
     for name in ("bank", "unfold", "auto"):
@@ -214,7 +222,7 @@ def test_a_strategy_reaches_compiled_networks():
 
 
 def test_tracing_and_steering_a_compiled_network():
-    net, x = NETWORKS["lenet"]("H(3)-C-R3"), torch.randn(5, 1, 12, 12)
+    net, x = small("H(3)-C-R3"), torch.randn(5, 1, 12, 12)
     compiled, twin = compiled_twin(net)
     step = torch.compile(lambda images: sn.trace(twin, images), fullgraph=True, backend="eager")
     expected, positions = sn.trace(net, x)
@@ -231,7 +239,7 @@ def test_tracing_and_steering_a_compiled_network():
 
 
 def test_the_regulariser_trains_decisions_of_a_compiled_network():
-    net, x, labels = NETWORKS["lenet"]("H(3)-C-R3"), torch.randn(8, 1, 12, 12), torch.arange(8) % 4
+    net, x, labels = small("H(3)-C-R3"), torch.randn(8, 1, 12, 12), torch.arange(8) % 4
     compiled, twin = compiled_twin(net)
     regularizer = sn.MutualInformation(classes=4)
     for call in (net, compiled):
@@ -244,7 +252,7 @@ def test_the_regulariser_trains_decisions_of_a_compiled_network():
 
 
 def test_a_compiled_network_in_several_threads():
-    net = NETWORKS["lenet"]("H(3)-C-R3").eval()
+    net = small("H(3)-C-R3").eval()
     compiled, _ = compiled_twin(net)
     batches = [torch.randn(3, 1, 12, 12) for _ in range(24)]
     with torch.no_grad():
@@ -268,7 +276,7 @@ def test_a_compiled_network_in_several_threads():
 
 def test_nothing_of_a_call_stays_behind():
     """What was traced keeps no position, and so no graph, alive."""
-    net, x = NETWORKS["lenet"]("H(3)-C-R3"), torch.randn(2, 1, 12, 12)
+    net, x = small("H(3)-C-R3"), torch.randn(2, 1, 12, 12)
     compiled, twin = compiled_twin(net)
     compiled(x)
     assert twin.conv1.path.traced.run is None

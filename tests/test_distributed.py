@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.marks import slow
 from tests.helpers.runs import as_rank, files, fork, free_port, outcome, recipe, tiny_task, train
 from torch.testing import assert_close
 
@@ -36,12 +37,12 @@ def on_ranks(world, work):
     assert [outcome(child) for child in children] == [0] * world
 
 
-@pytest.mark.parametrize("full_gradient", [False, True])
-@pytest.mark.parametrize("model", ["H(4)-D-R3 diffusion=0.9", "static"])
+@pytest.mark.parametrize(
+    ("model", "full_gradient"),
+    [("H(4)-D-R3 diffusion=0.9", False), slow("H(4)-D-R3 diffusion=0.9", True), slow("static", False)],
+)
 def test_two_ranks_equal_one(model, full_gradient, tmp_path):
     """20 steps in float64: losses, and by the momentum the gradients, of every step."""
-    if model == "static" and full_gradient:
-        pytest.skip("no regulariser")
     chosen = recipe(**EXACT, model=model, full_gradient=full_gradient)
     assert outcome(fork(lambda: train(chosen, tmp_path / "one"))) == 0
     on_ranks(2, lambda: train(chosen, tmp_path / "two"))

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import information, search, tables, timing
-from tests.helpers import zoo
 
-import splinenets as sn
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -19,15 +17,6 @@ def test_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_table_of_converted_networks_is_up_to_date():
-    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \|$", (DOCS / "conversion.md").read_text(), flags=re.MULTILINE)
-    assert [name for name, _, _ in rows] == list(zoo.CONFIGS)
-    for name, converted, left in rows:
-        model, images = zoo.build(name)
-        conversion = sn.convert(model, "D(3)-C-R3", example=images).conversion
-        assert (len(conversion.converted), len(conversion.left)) == (int(converted), int(left)), name
 
 
 @pytest.mark.parametrize("name", tables.TABLES)

@@ -11,6 +11,7 @@ import typer.main
 from accelerate.commands.launch import launch_command_parser
 from PIL import Image
 from tests.helpers.commands import call
+from tests.helpers.marks import slow_where
 from tests.helpers.pages import PAGES, ROOT, SPAN, command_lines, pieces, prose, table_rows
 from torch.distributed.run import get_args_parser as torchrun_parser
 
@@ -59,7 +60,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(set(PAGES) - {"deployment.md"}))
+@pytest.mark.parametrize("name", slow_where(lambda name: name == "figures.md", sorted(set(PAGES) - {"deployment.md"})))
 def test_pages_run(name, folder):
     Reader(PAGES[name], later=LATER.get(name, ())).read()
 

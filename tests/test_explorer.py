@@ -68,7 +68,7 @@ def ask(server, path, body=None, **headers):
 
 
 def question(**changes):
-    return json.dumps({"image": {"test": 0}, "chosen": {}, "look": "conv2", "spline": 0} | changes)
+    return json.dumps({"image": {"test": 0}, "chosen": {}, "look": "conv2"} | changes)
 
 
 def file(pixels, kind="PNG"):
@@ -95,7 +95,7 @@ def test_an_answer_is_the_networks(explorer, server):
 
 
 def test_the_nearest_neighbour_of_a_training_image_is_itself(explorer):
-    answer = explorer.answer(explorer.train.images[7], {}, "conv2", 0)
+    answer = explorer.answer(explorer.train.images[7], {}, "conv2")
     assert answer["neighbours"][0]["index"] == 7
     assert answer["neighbours"][0]["distance"] < 1e-4
 
@@ -111,13 +111,59 @@ def test_positions_chosen_by_hand(server):
     assert ask(server, "/answer", question())[1]["chances"] == free["chances"]  # the next one is free again
 
 
+def test_what_lies_along_a_spline_and_what_the_image_gets_of_it(explorer, server):
+    """The picture at a dot is the one of the strip where the dot is."""
+    status, strip = ask(server, "/strip", json.dumps({"layer": "conv2", "spline": 4}))
+    assert status == 200
+    assert len(strip) == 9
+    assert strip != ask(server, "/strip", json.dumps({"layer": "conv2", "spline": 3}))[1]
+    for place in (0, 2, 8):
+        asked = question(chosen={"conv2": [place / 8] * 6}, picked={"conv2": 4})
+        answer = ask(server, "/answer", asked)[1]
+        assert answer["fronts"]["conv2"] == strip[place]
+        assert answer["filters"][0]["values"] == strip[place]["values"]
+    first = explorer.describe()["layers"][0]
+    assert first["strip"] == ask(server, "/strip", json.dumps({"layer": "conv2", "spline": first["first"]}))[1]
+    for wrong in ({"layer": "conv9", "spline": 0}, {"layer": "conv2", "spline": 6}, {"layer": "conv2"}, []):
+        status, answer = ask(server, "/strip", json.dumps(wrong))
+        assert status == 400
+        assert answer["error"]
+
+
+def test_why_two_images_part(server):
+    """What a layer alone would change is what steering that layer alone changes."""
+    asked = {"image": {"test": 0}, "other": {"test": 5}}
+    status, layers = ask(server, "/parting", json.dumps(asked))
+    assert status == 200
+    assert [layer["name"] for layer in layers] == ["conv2", "dense1", "dense2"]
+    mine, theirs = (ask(server, "/answer", question(image={"test": n}))[1] for n in (0, 5))
+    for layer in layers:
+        name = layer["name"]
+        apart = [abs(a - b) for a, b in zip(mine["own"][name], theirs["own"][name], strict=True)]
+        assert layer["apart"] == pytest.approx(sum(apart) / len(apart), abs=1e-3)
+        alone = ask(server, "/answer", question(chosen={name: theirs["own"][name]}))[1]
+        assert layer["chances"] == pytest.approx(alone["chances"], abs=1e-3)
+    same = ask(server, "/parting", json.dumps(asked | {"other": {"test": 0}}))[1]
+    assert {layer["apart"] for layer in same} == {0}
+    for wrong in ({"image": {"test": 0}}, asked | {"other": {"test": 10**9}}, asked | {"other": 3}):
+        assert ask(server, "/parting", json.dumps(wrong))[0] == 400
+
+
+def test_ways_that_no_training_image_takes(explorer):
+    """Few test images are called unusual, an image sent to the ends of all splines is."""
+    found = [explorer.answer(image, {}, "conv2")["unusual"] for image in explorer.tests.images[:50]]
+    assert sum(found) <= 5
+    far = {name: [float(i % 2) for i in range(layer.coordinates)] for name, layer in explorer.layers.items()}
+    assert explorer.answer(explorer.tests.images[0], far, "conv2")["unusual"]
+
+
 def test_an_answer_costs_one_image_a_way(explorer):
     """Quick by what it computes: one image once, and once more if it is steered; training images were seen before."""
     seen = []
     hook = explorer.net.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     try:
         for chosen, passes in (({}, [1]), ({"dense1": [0.5]}, [1, 1])):
-            answer = explorer.answer(explorer.task.data.test.images[0], chosen, "conv2", 0)
+            answer = explorer.answer(explorer.task.data.test.images[0], chosen, "conv2")
             assert seen == passes
             assert answer["milliseconds"] > 0
             seen.clear()
@@ -128,7 +174,7 @@ def test_an_answer_costs_one_image_a_way(explorer):
 def test_the_page_and_its_images(explorer, server):
     _, front = ask(server, "/")
     parts = re.findall(r'(?:src|href)="(\w+\.(?:js|css))"', front.decode())
-    assert len(parts) == 8
+    assert len(parts) == 9
     for path in ("/", *(f"/{part}" for part in parts)):
         status, content = ask(server, path)
         assert status == 200
@@ -251,12 +297,12 @@ def test_lengths_that_are_none(server):
         "", "{", "[]", "3", "null", "[" * 100_000,
         question(image=3), question(image={}), question(image={"test": -1}), question(image={"test": 1000}), question(image={"test": "x"}),
         question(image={"pixels": "x"}), question(image={"pixels": "eA=="}), question(image={"pixels": 3}), question(image={"test": 10**400}),
-        question(look="conv9"), question(look=None), question(spline=6), question(spline=-1), question(spline="x"),
+        question(look="conv9"), question(look=None), question(picked={"conv2": 6}), question(picked={"conv2": -1}), question(picked={"conv9": 0}), question(picked=3),
         question(chosen=3), question(chosen={"conv9": [0.5]}), question(chosen={"conv2": [0.5]}), question(chosen={"dense1": [1.5]}),
         question(chosen={"dense1": ["x"]}), question(chosen={"dense1": 3}), question(chosen={"dense1": [float("nan")]}),
         question(chosen={"dense1": [float("inf")]}),
     ],
-    ids=range(28),
+    ids=range(29),
 )  # fmt: skip
 def test_questions_that_make_no_sense(server, body):
     status, answer = ask(server, "/answer", body.encode())
@@ -440,10 +486,10 @@ def test_static_networks_that_are_told_have_nothing_to_explore(tmp_path, told):
 def test_a_network_that_is_not_told_sees_changed_pictures(tmp_path):
     run = subjects.train_small(tmp_path / "run", "D(5)-D-R3", condition="noise", images=600, epochs=1)
     explorer = Explorer.of_run(run)
-    still, noisy = (explorer.answer(explorer.tests.images[0], {}, "conv2", 0, done) for done in (0.0, 60.0))
+    still, noisy = (explorer.answer(explorer.tests.images[0], {}, "conv2", done=done) for done in (0.0, 60.0))
     assert still["pixels"] != noisy["pixels"]
     assert still["chances"] != noisy["chances"]
-    assert noisy["pixels"] == explorer.answer(explorer.tests.images[0], {}, "conv2", 0, 60.0)["pixels"]
+    assert noisy["pixels"] == explorer.answer(explorer.tests.images[0], {}, "conv2", done=60.0)["pixels"]
     assert explorer.condition()["told"] is False
 
 
@@ -456,11 +502,10 @@ def test_the_drag_of_the_tour_changes_answers():
     explorer = Explorer(net, task, name="shipped", model=net.card["model"])
     moved = 0
     for image in task.data.test.images:
-        drag = explorer.turning(image)
-        chosen = {name: [drag["position"]] * explorer.layers[name].coordinates for name in drag["layers"]}
-        answer = explorer.answer(image, chosen, "conv2", 0)
+        chosen = explorer.turning(image)
+        answer = explorer.answer(image, chosen, "conv2")
         own, now = (answer[key].index(max(answer[key])) for key in ("own_chances", "chances"))
-        assert (own != now) == bool(drag["layers"])
+        assert (own != now) == bool(chosen)
         moved += own != now
     assert moved >= 40
 
@@ -478,7 +523,7 @@ def test_hostile_names_are_told_as_plain_text():
     about = json.loads(json.dumps(explorer.describe()))
     assert all(name.isprintable() for name in about["classes"])
     assert about["name"].isprintable()
-    assert len(explorer.answer(task.data.test.images[0], {}, "conv1", 0)["chances"]) == 100
+    assert len(explorer.answer(task.data.test.images[0], {}, "conv1")["chances"]) == 100
 
 
 def test_colour_and_surfaces():
@@ -493,7 +538,7 @@ def test_colour_and_surfaces():
     assert layer["splines"][3] == "spline 2, dimension 2"
     values = [None] * len(layer["splines"])
     values[3] = 0.25
-    answer = explorer.answer(pixels, {layer["name"]: values}, layer["name"], 3)
+    answer = explorer.answer(pixels, {layer["name"]: values}, layer["name"], {layer["name"]: 3})
     assert answer["positions"][layer["name"]][3] == 0.25
 
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.helpers.commands import call
 from tests.helpers.exports import LENET_SPECS, RESNET_SPECS, images, network
+from tests.helpers.marks import slow, slow_where
 from torch import nn
 
 import splinenets as sn
@@ -41,12 +42,16 @@ def check(path, net, some, tolerance=1e-4):
 
 
 CASES = [(*network_and_spec, to, purpose) for network_and_spec in SMALL for to in FORMATS for purpose in PURPOSES]
-SLOWEST = ("resnet8", "pt2")  # torch.export takes its time
+
+
+def takes_long(name, spec, to, purpose):
+    """torch.export takes its time; a pt2 file is written and read by tests below, and by those of docs."""
+    return to == "pt2" or (to, purpose) == ("onnx", "throughput")
 
 
 @pytest.mark.parametrize(
     ("name", "spec", "to", "purpose"),
-    [pytest.param(*c, marks=[pytest.mark.slow] if (c[0], c[2]) == SLOWEST else []) for c in CASES],
+    [slow(*case) if takes_long(*case) else case for case in CASES],
 )
 def test_exports_equal_the_network(name, spec, to, purpose, tmp_path):
     net, some = network(name, spec)
@@ -82,8 +87,8 @@ def test_in_float64_nothing_is_lost(spec):
         torch.testing.assert_close(sn.deploy(net, some)(some), net(some), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.parametrize("knots", ["bf16", pytest.param("int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("to", slow_where("pt2".__eq__, FORMATS))
+@pytest.mark.parametrize("knots", ["bf16", slow("int8")])
 def test_smaller_knots(to, knots, tmp_path):
     net, some = network("lenet4", "H(5)-D-R3")
     sizes = {}
@@ -249,6 +254,7 @@ def test_files_of_version_0_1(file):
     assert exported.metadata["classes"] == list("abcdefghij")
 
 
+@pytest.mark.slow
 def test_a_pt2_file_needs_torch_alone(tmp_path):
     """In a process that has never heard of this package."""
     net, some = network("lenet4", "H(3)-C-R3")

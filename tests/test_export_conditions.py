@@ -10,6 +10,7 @@ import pytest
 import torch
 from onnxscript import ir, opset18
 from tests.helpers.exports import network
+from tests.helpers.marks import slow, slow_where
 from torch.onnx._internal.exporter._building import OpRecorder
 
 import splinenets as sn
@@ -51,9 +52,14 @@ def told_network(name):
     return net.eval(), some, given
 
 
-@pytest.mark.parametrize("purpose", ["latency", "throughput"])
-@pytest.mark.parametrize("to", ["onnx", "pt2", "native"])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NETWORKS])
+@pytest.mark.parametrize(
+    ("to", "purpose"),
+    [
+        *(("onnx", "latency"), slow("onnx", "throughput"), slow("pt2", "latency"), slow("pt2", "throughput")),
+        *(("native", "latency"), ("native", "throughput")),
+    ],
+)
+@pytest.mark.parametrize("name", slow_where(SLOW.__contains__, NETWORKS))
 def test_exports_equal_the_network(name, to, purpose, tmp_path):
     net, some, given = told_network(name)
     path = tmp_path / f"net.{to}"

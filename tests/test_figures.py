@@ -1,5 +1,6 @@
 """Figures of ordinary and extraordinary networks."""
 
+import io
 import math
 import re
 from importlib import import_module
@@ -8,16 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
-from splinenets.analysis import figures
-from splinenets.analysis.counts import by_class, join_rare, shares, spread_out, telling
-from splinenets.analysis.figures import Epoch, LayerEpoch, Point
+from splinenets.analysis import figures, findings, history
+from splinenets.analysis.counts import by_class, enough_bins, join_rare, shares, spread_out, telling
+from splinenets.analysis.figures import Point
 from splinenets.analysis.filters import along, view
 from splinenets.analysis.gallery import NAMES
+from splinenets.analysis.history import Epoch, LayerEpoch
 from splinenets.analysis.records import parse_epoch
-from splinenets.analysis.style import to_png, to_svg
+from splinenets.analysis.style import class_colours, for_both_lights, to_png, to_svg
 from splinenets.analysis.text import printable, unique
 
 
@@ -61,13 +64,17 @@ def labels(classes, samples=200):
 
 
 CASES = {
-    "positions over time": lambda: figures.positions_over_time(epochs()),
-    "one epoch": lambda: figures.positions_over_time(epochs(1, 1)),
-    "many epochs and layers": lambda: figures.positions_over_time(epochs(200, 109)),
-    "empty histograms": lambda: figures.positions_over_time(
+    "positions over time": lambda: history.positions_over_time(epochs()),
+    "one epoch": lambda: history.positions_over_time(epochs(1, 1)),
+    "31 layers": lambda: history.positions_by_layer(epochs(1, 31)[0]),
+    "109 layers": lambda: history.positions_by_layer(epochs(1, 109)[0]),
+    "many epochs and layers": lambda: history.positions_over_time(epochs(200, 109)),
+    "empty histograms": lambda: history.positions_over_time(
         [parse_epoch({"epoch": 1, "train_accuracy": 0, "test_accuracy": 0, "test_loss": 0, "layers": [{"layer": "a", "entropy": 0, "information": 0, "verdict": "", "histogram": [0] * 50}]})]
     ),
     "utilization": lambda: figures.utilization(positions()),
+    "utilization of eight images": lambda: figures.utilization(positions(samples=8)),
+    "specialization of eight images": lambda: figures.specialization(positions(samples=8), labels(3, 8), list("abc")),
     "utilization of a constant": lambda: figures.utilization({"a": torch.full((50, 1), 0.5)}),
     "specialization": lambda: figures.specialization(positions(), labels(10), [f"class {i}" for i in range(10)]),
     "specialization of 100 classes": lambda: figures.specialization(positions(40), labels(100), HOSTILE),
@@ -79,9 +86,9 @@ CASES = {
     "tradeoff without numbers": lambda: figures.tradeoff([point(accuracy=math.nan, samples=0, macs=0)]),
     "tradeoff without latency": lambda: figures.tradeoff([point("static"), point("spline", latency=None)]),
     "tradeoff of many": lambda: figures.tradeoff([point(name) for name in HOSTILE[:12]]),
-    "health": lambda: figures.health_over_epochs(epochs()),
-    "health of many layers": lambda: figures.health_over_epochs(epochs(100, 31)),
-    "hostile names": lambda: figures.health_over_epochs(epochs(3, 100, HOSTILE)),
+    "health": lambda: history.health_over_epochs(epochs()),
+    "health of many layers": lambda: history.health_over_epochs(epochs(100, 31)),
+    "hostile names": lambda: history.health_over_epochs(epochs(3, 100, HOSTILE)),
     "hostile layers": lambda: figures.utilization(positions(100, names=HOSTILE)),
 }  # fmt: skip
 
@@ -94,7 +101,7 @@ def test_the_docs_name_functions_that_are_there():
     assert [name for name, _ in rows if name] == list(NAMES)
     for _, function in rows:
         module, _, name = f"{where}.{function}".rpartition(".")
-        assert getattr(import_module(module), name).__module__ == module == figures.__name__
+        assert getattr(import_module(module), name).__module__ == module
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -119,6 +126,92 @@ def check_labels(figure):
         boxes = [t.get_window_extent(renderer).shrunk(0.98, 0.98) for t in upright]
         for i, box in enumerate(boxes):
             assert not any(box.overlaps(other) for other in boxes[i + 1 :]), [t.get_text() for t in upright]
+
+
+def test_every_one_of_31_layers_has_its_name_and_its_ridge():
+    figure = history.positions_by_layer(epochs(1, 31)[0])
+    (axis,) = figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [f"layer{i}" for i in range(31)]
+    assert len(axis.collections) == 31
+
+
+def test_few_images_fill_few_bins():
+    """A ridge of eight images is no comb of fifty bins."""
+    assert [enough_bins(count) for count in (0, 8, 60, 100, 400, 10**6)] == [5, 5, 5, 10, 50, 50]
+    assert enough_bins(3, 7) == 7
+    scattered = tuple(int(i % 7 == 0) for i in range(50))
+    epoch = Epoch(
+        number=1,
+        train_accuracy=0,
+        test_accuracy=0,
+        test_loss=0,
+        layers={"a": LayerEpoch(entropy=1, information=0, verdict="healthy", histogram=scattered)},
+    )
+    (axis,) = history.positions_over_time([epoch]).axes
+    assert len(axis.lines[0].get_xdata()) == 5 + 2  # and both ends
+
+
+def lightness_and_colour(colour, seen=((1, 0, 0), (0, 1, 0), (0, 0, 1))):
+    """CIELAB of a colour as people see it whose eyes mix linear light by this matrix."""
+    light = torch.tensor([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)], dtype=torch.float64)
+    linear = torch.where(light <= 0.04045, light / 12.92, ((light + 0.055) / 1.055) ** 2.4)
+    linear = (torch.tensor(seen, dtype=torch.float64) @ linear).clamp(0, 1)
+    to_xyz = torch.tensor(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]], dtype=torch.float64
+    )
+    x, y, z = (to_xyz @ linear / torch.tensor([0.9505, 1, 1.089], dtype=torch.float64)).clamp(min=1e-9) ** (1 / 3)
+    return torch.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1
+DEUTERANOPIA = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
+PROTANOPIA = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))
+
+
+@pytest.mark.parametrize(("eyes", "least"), [((), 34), ((DEUTERANOPIA,), 13), ((PROTANOPIA,), 13)])
+def test_ten_classes_have_ten_colours(eyes, least):
+    """A difference of 2.3 can just be seen."""
+    seen = torch.stack([lightness_and_colour(colour, *eyes) for colour in class_colours(10)])
+    assert torch.pdist(seen).min() > least
+
+
+def test_drawings_for_light_and_dark():
+    plain = to_svg(figures.tradeoff([point("a"), point("b")]))
+    both = for_both_lights(plain)
+    assert b"prefers-color-scheme: dark" in both
+    assert b"prefers-color-scheme" not in plain
+    assert both.count(b"<style") == plain.count(b"<style") + 1
+
+
+def test_pictures_can_be_printed():
+    with Image.open(io.BytesIO(to_png(figures.tradeoff([point()])))) as image:
+        assert image.width == 9 * 300
+        assert round(image.info["dpi"][0]) == 300
+        assert len(image.getcolors(10**6)) > 256  # and is not reduced to a palette
+
+
+def test_findings_by_hand():
+    classes = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]).repeat(20)
+    telling_one = classes[:, None] / 3 + 0.1
+    positions = {"blind": torch.full((180, 2), 0.5), "seeing": telling_one}
+    assert findings.guessed(telling_one, classes, 3) == 1
+    assert findings.guessed(positions["blind"], classes, 3) == 0  # who is left out is outvoted
+    assert "one spline of seeing can name the class of 100%; " in findings.telling_place(positions, classes, 3)
+    assert findings.ways({"a": telling_one**2}, classes, ["x", "y", "z"]) == (
+        "x and y take the most alike ways, x and z part most."
+    )
+    assert findings.ways(positions, classes, ["x", "y"]) == ""
+    assert "is in blind and holds 0% of its positions" in findings.used(positions)
+    last = epochs(3, 2)
+    assert findings.learned(last) == (
+        "in the end layer1 tells most about the class, 0.10 bits, 0.10 after epoch 1; 0 of 2 layers are healthy."
+    )
+    assert findings.spread(last[-1]).startswith("after epoch 3, layer0 is spread most evenly (90%")
+    still = sn.SplineLinear(4, 3, spec="D(3)-C-R4")
+    with torch.no_grad():
+        (still.base if still.base is not None else still.knots).fill_(1)
+        still.knots.fill_(0 if still.base is not None else 1)
+    assert "by 0% of its size" in findings.changing(still)
 
 
 def test_a_figure_is_the_same_file_every_time():

@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from tests.helpers.marks import slow
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -30,7 +31,7 @@ images = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("samples", [1, slow(4)])
 def test_compile(spec, samples):
     torch._dynamo.reset()
     net = small(spec).eval()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.marks import slow
 from tests.helpers.problems import make, with_parent
 
 import splinenets as sn
@@ -188,7 +189,9 @@ def test_it_says_why_it_cannot_serve(make_layer, shape, reason):
         layer(x)
 
 
-@pytest.mark.parametrize("environment", [{"SPLINENETS_NATIVE": "0"}, {"CXX": "no-such-compiler"}, {"CXX": "false"}])
+@pytest.mark.parametrize(
+    "environment", [{"SPLINENETS_NATIVE": "0"}, slow({"CXX": "no-such-compiler"}), slow({"CXX": "false"})]
+)
 def test_it_steps_aside(environment, tmp_path):
     code = (
         "import torch, splinenets as sn; layer = sn.SplineConv2d(3, 4, 3); x = torch.randn(5, 3, 8, 8); "

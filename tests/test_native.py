@@ -11,6 +11,7 @@ import pytest
 import torch
 from benchmarks.fuzz_native import Changed, fuzz
 from tests.helpers.exports import network
+from tests.helpers.marks import slow
 from torch import nn
 
 import splinenets as sn
@@ -200,11 +201,13 @@ def test_it_steps_aside(environment, complaint, tmp_path, monkeypatch):
             "int64_t activation, more;",
             r"its step has 'kernel_h 168 i8' where a program has 'kernel_h 160 i8'",
         ),
-        ("double diffusion, slope,", "double slope, diffusion,", r"'diffusion 424 f8' where a program has"),
-        ("double diffusion, slope,", "double diffusion; float slope; double", r"'slope 424 f4' where a program has"),
-        ("#define LANES 16", "#define LANES 8", r"'lanes 8' where"),
+        slow("double diffusion, slope,", "double slope, diffusion,", r"'diffusion 424 f8' where a program has"),
+        slow(
+            "double diffusion, slope,", "double diffusion; float slope; double", r"'slope 424 f4' where a program has"
+        ),
+        slow("#define LANES 16", "#define LANES 8", r"'lanes 8' where"),
         ("INPUT, CONV, LINEAR", "INPUT, LINEAR, CONV", r"its step has 'kinds INPUT, LINEAR, CONV"),
-        ("NONE, RELU, RELU6", "NONE, RELU6, RELU", r"its step has 'activations NONE, RELU6, RELU"),
+        slow("NONE, RELU, RELU6", "NONE, RELU6, RELU", r"its step has 'activations NONE, RELU6, RELU"),
     ],
 )
 def test_another_layout_of_steps_is_refused(before, after, complaint, tmp_path, monkeypatch):

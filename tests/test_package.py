@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.helpers.commands import call, refused
+from tests.helpers.marks import slow_where
 from typer.testing import CliRunner
 
 import splinenets as sn
@@ -16,9 +18,9 @@ from splinenets import cli
 ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
 ORDER = [
-    "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "path", "projection",
+    "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "repeats", "path", "projection",
     "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
-    "costs", "histograms", "regularizer", "objective", "health_check", "monitoring", "constructors", "models", "data",
+    "costs", "histograms", "regularizer", "health_check", "loops", "constructors", "models", "data",
     "saving", "hub", "shipped", "exporting", "serving", "training", "analysis", "reproduce", "commands", "cli",
 ]  # fmt: skip
 
@@ -68,7 +70,11 @@ def test_no_public_function_hides_a_module():
     assert hidden == []
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("0*.py")), ids=lambda f: f.stem)
+EXAMPLES = sorted((ROOT / "examples").glob("0*.py"))
+QUICK = ("01", "03")  # what the others show is run by tests of their own
+
+
+@pytest.mark.parametrize("file", slow_where(lambda f: f.name[:2] not in QUICK, EXAMPLES), ids=lambda f: f.stem)
 def test_examples_run(file):
     found = subprocess.run(
         [sys.executable, "-W", "error", file, "--quick"], capture_output=True, text=True, check=False
@@ -77,20 +83,8 @@ def test_examples_run(file):
     assert found.stdout
 
 
-def run(*words):
-    """Exit code, output and error of the command line, without a traceback."""
-    found = subprocess.run(
-        [sys.executable, "-c", "from splinenets.cli import main; main()", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in found.stderr
-    return found.returncode, found.stdout, found.stderr
-
-
 def test_profile():
-    code, out, _ = run("profile", "lenet8", "--model", "D(3)-C-R3", "--image", "1x28x28", "--layers")
+    code, out, _ = call("profile", "lenet8", "--model", "D(3)-C-R3", "--image", "1x28x28", "--layers")
     assert code == 0
     assert "dense2" in out
     assert "lenet128" in out
@@ -116,12 +110,15 @@ def test_profile_as_json():
     ],
 )
 def test_bad_command_lines(words, complaint):
-    code, _, error = run(*words)
-    assert code == 2
-    assert complaint in error
+    refused(words, complaint)
 
 
-def test_version_and_help():
-    assert run("--version")[1].strip() == sn.__version__
-    assert "profile" in run("--help")[1]
-    assert "Examples" in run("profile", "--help")[1]
+def test_a_process_of_its_own_says_its_version():
+    command = [sys.executable, "-c", "from splinenets.cli import main; main()", "--version"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout.strip(), found.stderr) == (0, sn.__version__, "")
+
+
+def test_help():
+    assert "profile" in call("--help")[1]
+    assert "Examples" in call("profile", "--help")[1]

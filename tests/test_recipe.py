@@ -15,7 +15,8 @@ from tests.helpers.grammars import KEYS, junk, numbers, tokens, toml, words
 import splinenets
 from splinenets.training.draft import load_recipe, recipe_names
 from splinenets.training.loop import learning_rate
-from splinenets.training.recipe import Recipe, from_text, parse_override, recipe_types
+from splinenets.training.recipe import Recipe, parse_override, recipe_types
+from splinenets.training.values import from_text
 
 
 @pytest.mark.parametrize("name", ["demo", "mnist-lenet", "fashion-lenet", "cifar10-lenet", "cifar10-resnet"])

@@ -1,17 +1,20 @@
 """The report: whole, self-contained, inert, and honest about runs that are not."""
 
+import base64
 import json
 import re
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from tests.helpers import subjects
 from tests.helpers.commands import call, refused
+from tests.helpers.marks import slow
 from tests.helpers.subjects import HOSTILE
 
-from splinenets.analysis import report
-from splinenets.analysis.result import GLOSSARY
+from splinenets.analysis import report, result
+from splinenets.analysis.glossary import GLOSSARY, explained
 from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.files import read_sealed, write_sealed
 
@@ -30,6 +33,17 @@ class Parsed(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+@pytest.fixture
+def deployed():
+    """For tests that export networks as a report does; others are quicker without."""
+
+
+@pytest.fixture(autouse=True)
+def undeployed(request, monkeypatch):
+    if "deployed" not in request.fixturenames:
+        monkeypatch.setattr(report, "deployed", lambda *_: None)
 
 
 def write(out, *runs):
@@ -57,29 +71,40 @@ def assert_inert(page):
     return parsed
 
 
-def test_a_report_of_two_runs(static_and_spline, tmp_path):
+def test_a_report_of_two_runs(static_and_spline, tmp_path, deployed):
     page, err = write(tmp_path / "report.html", *static_and_spline)
     assert len(page.encode()) < 8_000_000
     parsed = assert_inert(page)
     text = " ".join(parsed.text)
     for heading in (
         "Side by side", "Where static and spline disagree", "One layer at a time", "Positions over time",
-        "How evenly splines are used", "Specialisation", "Flow", "Filters along a spline", "Health over epochs",
-        "Cost by layer", "How the runs were made",
+        "How evenly splines are used", "Who is where", "Flow from layer to layer", "Filters along a spline",
+        "Health over epochs", "What each layer costs", "Health of positions", "How the runs were made",
     ):  # fmt: skip
         assert heading in text
     assert "has no positions" in text
     assert err == ""  # which is nothing to worry about
     assert 'class="notes"' not in page
-    first = next(words for words in parsed.text if "accurate than" in words)
+    first = re.search(r"(spline is [^.]*\.\d points .*?)Contents", "".join(parsed.text), flags=re.DOTALL)[1]
     assert re.match(
-        r"spline is \d+\.\d points (more|less) accurate than static \(.*\), with .* MACs, .* parameters\.", first
+        r"spline is \d+\.\d points (more|less) accurate than static, with .* MACs, .* latency when deployed, "
+        r".* latency in torch and .* parameters\.",
+        first,
     )
+    assert "test accuracy" in first
+    assert "standard error of " in first
+    for figure in re.findall(r"<p class=\"see\">(.*?)</p>\s*<figure", page):
+        assert figure  # says what to see
+    assert page.count("<figure data-name=") == len(re.findall(r"<p class=\"see\">[^\n]*?</p>\s*<figure", page)) > 8
+    assert "prefers-color-scheme: dark" in base64.b64decode(re.search(r"svg\+xml;base64,([^\"]+)", page)[1]).decode()
     targets = {value for tag, name, value in parsed.attributes if name == "id"}
     links = [value for tag, name, value in parsed.attributes if tag == "a"]
     assert len(links) > 5
     assert {link.removeprefix("#") for link in links} <= targets
-    assert ("abbr", "title", GLOSSARY["MACs"]) in parsed.attributes
+    assert len([1 for tag, name, value in parsed.attributes if tag == "abbr" and name == "tabindex"]) > 20
+    described = {value for tag, name, value in parsed.attributes if name == "aria-describedby"}
+    assert described <= targets
+    assert GLOSSARY["MACs"] in text
     line = json.loads((static_and_spline[1] / "metrics.jsonl").read_text().splitlines()[-1])
     assert f"{line['test_accuracy']:.1%}" in text
     assert re.search(r"torch.*?2\.\d+", text)
@@ -87,6 +112,7 @@ def test_a_report_of_two_runs(static_and_spline, tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert data[0] is None
     assert [layer["name"] for layer in data[1]["layers"]] == ["conv2", "dense1", "dense2"]
+    assert_no_empty_columns(page)
     assert len(data[1]["layers"][0]["splines"]) == 7  # each of the 6, and all together
 
 
@@ -105,15 +131,45 @@ def test_runs_that_are_told(tmp_path):
         "One layer at a time",
     ):
         assert words in text
-    for words in ("Specialisation", "Health over epochs", "projection", "Health\n"):
+    for words in ("Who is where", "Health over epochs", "deciding\n", "Health of positions"):
         assert words not in text
 
 
-def test_costs_have_no_columns_of_zeros():
-    rows = [["conv", "3", "0", ""], ["total", "3", "0", "7"]]
-    assert report.without_zeros(["layer", "a", "b", "c"], rows) == (
-        ["layer", "a", "c"], [["conv", "3", ""], ["total", "3", "7"]],
-    )  # fmt: skip
+def assert_no_empty_columns(page):
+    """Of no table, and no zeros where there is nothing."""
+    for table in re.findall(r"<table.*?</table>", page):
+        rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)[1:]]
+        for column in zip(*rows, strict=True):
+            assert any(cell not in ("", "0", "-") for cell in column), table[:200]
+
+
+def test_words_explain_themselves_once():
+    text = explained("MACs, splines, spline <b>, MACs; standard error")
+    assert text.count("<abbr") == 3
+    assert ">splines</abbr>, spline &lt;b&gt;, MACs" in text
+    assert explained("static and spline", ["my static net"]).count("<abbr") == 1
+
+
+def test_a_busy_machine_is_named(monkeypatch):
+    """Latencies that were measured beside other work say so."""
+    subject = SimpleNamespace(calm=False)
+    monkeypatch.setattr(result, "comparison", lambda _: COMPARED)
+    assert "The machine was busy" in "".join(result.tiles([subject]))
+    subject.calm = True
+    assert "The machine was busy" not in "".join(result.tiles([subject]))
+
+
+COMPARED = result.Comparison(
+    own="a", twin="b", accuracies=(0.91, 0.90), samples=1000, costs=[("MACs", 115, 100, ""), ("latency", 28, 10, " ms")]
+)
+
+
+def test_the_result_in_words_and_numbers(monkeypatch):
+    monkeypatch.setattr(result, "comparison", lambda _: COMPARED)
+    assert result.result([]) == "a is 1.0 points more accurate than b, with 15% more MACs and 2.8 times the latency."
+    text = "".join(result.tiles([]))
+    for number in ("+1.0 points", "+15%", "2.8 times", "28 ms and 10 ms", "less than its"):
+        assert number in re.sub(r"<abbr[^>]*>|</abbr>", "", text)
 
 
 def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):
@@ -124,12 +180,14 @@ def test_the_default_place_is_the_first_run(static_and_spline, tmp_path):
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.slow  # which the campaign and docs/figures.md draw too
 def test_figures_as_files(static_and_spline, tmp_path):
     code, out, _ = call("figures", static_and_spline[1], "--out", tmp_path / "all")
     assert code == 0
+    assert {p.stem for p in (tmp_path / "all").glob("*.png")} == {p.stem for p in (tmp_path / "all").glob("*.svg")}
     names = ["filters-1", "filters-2", "filters-3", "flow", "health", "positions", "specialization", "utilization"]
     assert sorted(p.stem for p in (tmp_path / "all").glob("*.svg")) == names
-    assert len(out.splitlines()) == len(names)
+    assert len(out.splitlines()) == 2 * len(names)
     code, _, _ = call("figures", static_and_spline[1], "--out", tmp_path, "--only", "health", "--format", "png")
     assert code == 0
     assert (tmp_path / "health.png").read_bytes().startswith(b"\x89PNG")
@@ -155,8 +213,8 @@ def test_one_run_twice_has_two_names(static_and_spline, tmp_path):
     ("change", "says", "shows"),
     [
         ({"format": 2}, "format 2", "Positions over time"),
-        ({"format": None}, "format None", "Positions over time"),
-        ({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow"),
+        slow({"format": None}, "format None", "Positions over time"),
+        slow({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow from layer"),
         ({"recipe": {"data": "folder:/nowhere"}}, "/nowhere", "Health over epochs"),
         ({"recipe": {"new key": 1}}, "new key", "Health over epochs"),
         ({"recipe": {"width": 8}}, "another network", "Health over epochs"),

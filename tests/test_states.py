@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests.helpers.marks import slow_where
 from tests.helpers.states import ACTIONS, IMAGES, REFUSED, STATES
 
 import splinenets as sn
@@ -18,7 +19,7 @@ def network(state):
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", slow_where(("deployed bf16", "deployed twice", "copied").__contains__, STATES))
 def test_every_function_in_every_state(state, action):
     if state == "compiled" and action in ("compile", "torch.export", "copy", "save and load"):
         pytest.skip("of the network itself, which is another row")

@@ -16,8 +16,7 @@ from .folding import fold_batchnorm
 from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
 from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
-from .monitoring import HealthMetric
-from .objective import Regularized
+from .loops import HealthMetric, Regularized
 from .operators import strategy
 from .regularizer import MutualInformation
 from .saving import load, save

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from .layers import SplineLayer
 from .path import Path
 from .projection import UNNAMED, External
-from .tracing import join, levels_of
+from .tracing import join, levels_of, saying
 
 Given: TypeAlias = Tensor | float
 Bound: TypeAlias = float | tuple[float, ...]
@@ -136,7 +135,9 @@ class Conditioned(nn.Module):
         inputs, given = self.conditions.sort(inputs, named)
         samples, like = samples_of((*inputs, *named.values())), next(self.levels()).like()
         values = {name: self.conditions.read(name, value, samples, like) for name, value in given.items()}
-        with told(self.path(), {name: self.place(name, each) for name, each in values.items()}):
+        path, positions = self.path(), {name: self.place(name, each) for name, each in values.items()}
+        states = [path.traced] if torch.compiler.is_compiling() else [path.of_thread, path.traced]
+        with saying(states, "given", positions):
             return self.net(*inputs, **named)
 
     def place(self, name: str, values: Tensor) -> Tensor:
@@ -234,17 +235,3 @@ def _bound(numbers: Any) -> Bound:
 
 def _shown(bound: Bound) -> str:
     return f"{bound:g}" if not isinstance(bound, tuple) else "(" + ", ".join(f"{b:g}" for b in bound) + ")"
-
-
-@contextmanager
-def told(path: Path, positions: dict[str, Tensor]) -> Iterator[None]:
-    """Give positions to the layers of a path inside a with block."""
-    states = [path.state] if torch.compiler.is_compiling() else [path.of_thread, path.traced]
-    before = [state.given for state in states]
-    try:
-        for state in states:
-            state.given = positions
-        yield
-    finally:
-        for state, outer in zip(states, before, strict=True):
-            state.given = outer

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .calibration import calibrate
-from .layers import SplineLayer, check_memory
+from .layers import SplineLayer
 from .path import Level
-from .spec import SplineSpec
+from .spec import SplineSpec, check_memory
 from .structure import SPLINES, mark, spline_class
 from .tables import text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled

@@ -14,7 +14,7 @@ from .folding import fold_batchnorm
 from .layers import SplineLayer
 from .projection import External, FoldedProjection, Projection
 from .storage import STORAGES, store
-from .structure import mark
+from .structure import become_plain, mark
 from .tracing import remove_path
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -111,4 +111,4 @@ def _position(layer: SplineLayer, name: str, at: Given | Mapping[str, Tensor], t
 
 @torch.no_grad()
 def _flatten(layer: SplineLayer, position: Tensor) -> None:
-    layer.become_plain(layer.weights_at(position).squeeze(0).clone())
+    become_plain(layer, layer.weights_at(position).squeeze(0).clone())

@@ -132,11 +132,10 @@ def conv2d_per_sample(
     curves = Curves(weights.flatten(2), None, 1, 1, 0)
     if len(x) == 0:
         y = operation.plain(x, curves.knots.sum(0), shared)
-    elif why_not(x, curves, operation):
-        y = operation.per_sample(x, curves.knots, shared)
     else:
         steps = (torch.arange(len(x), device=x.device) + 0.5).unsqueeze(1) / len(x)
-        y = fused(x, steps, curves, operation, shared)
+        serves = not why_not(x, steps, curves, operation, shared)
+        y = fused(x, steps, curves, operation, shared) if serves else operation.per_sample(x, curves.knots, shared)
     return y if own is None else y + own.to(y.dtype)[:, :, None, None]
 
 

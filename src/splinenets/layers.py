@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
-from torch.nn.utils import parametrize
+from torch import Tensor, nn
 
 from .functional import Size
 from .operators import Convolution, Curves, LinearMap, Operation, balanced, compute, mix_weights, pool_beside
-from .path import Level, diffuse, recomputing
+from .path import Level, diffuse
 from .projection import External, Projection, Proposer
-from .spec import SplineSpec
+from .repeats import recomputing
+from .spec import SplineSpec, check_memory
 
 Device: TypeAlias = torch.device | str | int | None
-# what a spline layer has and torch's own layer has not
-SPLINES_OWN = (
-    *("knots", "projection", "matching", "path", "begins"),
-    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
-)
-
-
-def check_memory(size: int, what: str) -> None:
-    """Raise if this machine has no room for so many bytes, before they are asked for."""
-    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
-    if size > pages * page > 0:
-        raise ValueError(
-            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
-        )
-
-
-def _is_symbolic(x: object) -> bool:
-    return isinstance(x, fx.Proxy) or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
 
 
 class SplineLayer(Level):
@@ -75,15 +56,6 @@ class SplineLayer(Level):
         self.knots = knots if isinstance(knots, nn.Parameter) else nn.Parameter(knots.detach())
         del self.weight
         self.register_buffer("weight", knots.detach().new_empty(0), persistent=False)
-
-    def become_plain(self, weight: Tensor) -> None:
-        """Turn into torch's own layer with this weight."""
-        stored_apart = parametrize.is_parametrized(self, "knots")
-        self.__class__ = self.torch_layer  # type: ignore[assignment]
-        for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
-            delattr(self, name)
-        self.weight = nn.Parameter(weight)
-        self._parameters["bias"] = self._parameters.pop("bias")  # behind the weight, as optimizers count
 
     @property
     def base(self) -> Tensor | None:
@@ -130,9 +102,10 @@ class SplineLayer(Level):
     @property
     def curves(self) -> Curves:
         """The layer's splines."""
-        closed = self.spec.closed and len(self.knots) == self.dims * self.spec.knots  # and not opened for inference
-        knots = balanced(self.knots) if self.balanced and self.base is not None else self.knots
-        return Curves(knots, self.base, self.splines, self.dims, self.spec.spline_degree, closed)
+        given, base, spec = self.knots, self.base, self.spec
+        closed = spec.closed and len(given) == self.dims * spec.knots  # and not opened for inference
+        knots = balanced(given) if self.balanced and base is not None else given
+        return Curves(knots, base, self.splines, self.dims, spec.spline_degree, closed)
 
     def weights_at(self, position: Tensor) -> Tensor:
         """The weights that samples at these positions receive: (N, S) or (N, S, dims) -> (N, *weight.shape)."""
@@ -140,8 +113,7 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
-        if _is_symbolic(input):
-            self.__prepare_scriptable__()
+        self.refuse_symbols(input)
         if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
             self.check_numbers(input)
         x = self.check_input(input)
@@ -149,13 +121,6 @@ class SplineLayer(Level):
         x, features = self.read(x)
         y = self.operate(x, self.locate(features))
         return y.squeeze(0) if input.dim() < x.dim() else y
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        """What torch.jit.script asks for, and what tracing comes to: a path cannot be written down that way."""
-        raise ValueError(
-            "TorchScript and torch.fx cannot follow positions from layer to layer: use sn.export(net, example, path), "
-            "torch.export or torch.compile"
-        )
 
     def check_numbers(self, x: Tensor) -> None:
         """Raise unless autocast brings input and weights together."""
@@ -167,14 +132,17 @@ class SplineLayer(Level):
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
+        if self.spec.projection == "dot":
+            return x, x
         if isinstance(self.projection, External):
             return x, self.path.condition(self, self.projection.conditions, x.shape[0])
-        return (x, x) if self.spec.projection == "dot" else pool_beside(x, self.channel_dim)
+        return pool_beside(x, self.channel_dim)
 
     def locate(self, features: Tensor) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
         parent, level = self.inherit(features.shape[0])
-        position, local = self.projection(features, parent, update=not recomputing(), local=self.path.recording)
+        update = self.training and not recomputing()
+        position, local = self.projection(features, parent, update=update, local=self.path.recording)
         if parent is not None:
             diffusion, closed = self.spec.diffusion_at(level), self.spec.closed
             position = diffuse(parent, position, diffusion, closed=closed)

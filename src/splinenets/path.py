@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-MOST_RUNS = 32  # calls of a network whose backward pass may be yet to come, with gradient checkpointing
+from .repeats import Call, Memory, recomputing
 
 
 def diffuse(parent: Tensor, proposal: Tensor, diffusion: float, *, closed: bool = False) -> Tensor:
@@ -77,25 +76,14 @@ class Visit(NamedTuple):
     local: Tensor
 
 
-class Run:
+class Run(Call):
     """One call of a network: the last position, and how many levels have been passed."""
 
     def __init__(self, outer: Run | None) -> None:
+        super().__init__()
         self.outer = outer
         self.position: Tensor | None = None
         self.level = 0
-        self.parents: dict[Level, tuple[Tensor | None, int]] = {}
-        self.given: dict[str, Tensor] | None = None
-        self.learning = torch.is_grad_enabled()
-        self.read: dict[Level, Tensor] = {}  # by what a layer's input is known again, (N,)
-        self.repeated: set[Level] = set()  # layers that gradient checkpointing has called once more
-
-    def differs(self, other: Run, layer: Level) -> bool:
-        """Whether a layer was told something else in another run."""
-        own, others = self.parents.get(layer, (None, 1))[0], other.parents.get(layer, (None, 1))[0]
-        if own is None or others is None:
-            return own is not others or self.given is not other.given
-        return not torch.equal(own, others) or self.given is not other.given
 
 
 class State:
@@ -105,7 +93,7 @@ class State:
         self.run: Run | None = None
         self.entered = 0  # runs that were begun and not yet ended
         self.shared = False  # some layers of this run are compiled, and others are not
-        self.last: Run | None = None
+        self.last: Call | None = None  # the call that a backward pass repeats
         self.visits: list[Visit] | None = None  # somebody wants to know where samples go
         self.steered: dict[Level, Tensor] | None = None  # somebody says where they go
         self.given: dict[str, Tensor] | None = None  # positions from outside by name, (N, dims) each
@@ -128,8 +116,7 @@ class Path:
 
     def __init__(self) -> None:
         self.of_thread, self.traced = ThreadState(), State()
-        self.past: deque[Run] = deque(maxlen=MOST_RUNS)  # what gradient checkpointing may repeat
-        self.unread: set[Level] = set()  # layers of which it keeps nothing to know them again by
+        self.memory = Memory()
 
     @property
     def state(self) -> State:
@@ -150,16 +137,15 @@ class Path:
         assert state.run is not None
         if state.run.read:
             state.run.given, state.run.position = state.given, None
-            self.past.append(state.run)
+            self.memory.past.append(state.run)
         state.run, state.entered = state.run.outer, state.entered - 1
         if not torch.compiler.is_compiling():
             self.traced.run = state.run if state.shared else None  # and not what a graph left behind
 
-    def current(self, layer: Level) -> Run | None:
+    def current(self, layer: Level, state: State) -> Run | None:
         """The run that is going on, as far as it got inside graphs and outside."""
-        state, traced = self.state, self.traced.run
-        run = state.run
-        if torch.compiler.is_compiling() or run is None or traced is None or traced is run:
+        run, traced = state.run, self.traced.run
+        if run is None or traced is None or traced is run or state is self.traced:
             return run
         if state.shared or (run.position is None and not layer.begins):  # a graph began anew, and came before
             run.position, run.level = traced.position, traced.level
@@ -171,7 +157,7 @@ class Path:
         state = self.state
         if layer.begins and not state.entered and torch.compiler.is_compiling():
             state.run = Run(None)
-        run = self.current(layer)
+        run = self.current(layer, state)
         if run is None:
             return state.last.parents.get(layer, (None, 1)) if state.last and recomputing() else (None, 1)
         level = run.level + 1
@@ -183,30 +169,12 @@ class Path:
         return run.position, level
 
     def recognize(self, layer: Level, x: Tensor) -> None:
-        """Gradient checkpointing calls layers again, one by one, in the backward pass: find the run that it repeats."""
+        """A layer is given something: by a call of the network, or once more, one by one, in a backward pass."""
         state = self.state
-        if state.run is None:
-            if recomputing():
-                state.last = self._repeated(layer, _sums(x))
-        elif _may_be_repeated():
-            state.run.read[layer] = _sums(x)
-        elif state.run.learning and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self.unread.add(layer)
-
-    def _repeated(self, layer: Level, given: Tensor) -> Run | None:
-        """The run in which a layer was given this, or an error if nobody can tell."""
-        known = [run for run in reversed(self.past) if layer in run.read]
-        fitting = [run for run in known if _alike(run.read[layer], given)]
-        fitting = [run for run in fitting if layer not in run.repeated] or fitting[:1]
-        lost = not fitting and (known or layer in self.unread)
-        if (layer.needs_parent or layer.external) and (lost or any(fitting[0].differs(r, layer) for r in fitting[1:])):
-            raise RuntimeError(
-                "gradient checkpointing repeats a layer whose positions in that call are not known any more: set "
-                f"use_reentrant=False, give each call other inputs, and make at most {MOST_RUNS} before a backward pass"
-            )
-        if fitting:
-            fitting[0].repeated.add(layer)
-        return fitting[0] if fitting else None
+        if state.run is not None:
+            self.memory.note(layer, x, state.run)
+        elif recomputing():
+            state.last = self.memory.find(layer, x, matters=layer.needs_parent or layer.external)
 
     def condition(self, layer: Level, names: tuple[str, ...], samples: int) -> Tensor:
         """The positions that were given from outside under these names: (N, dims)."""
@@ -241,7 +209,7 @@ class Path:
                 raise ValueError(f"steered for {chosen.shape[0]} samples, and a layer's batch has {position.shape[0]}")
             position = torch.where(chosen.isnan(), position, chosen)
             local = position.detach()
-        run = self.current(layer)
+        run = self.current(layer, state)
         if run is not None:
             run.position = position
             run.level += 1
@@ -271,27 +239,6 @@ for _function in (Path.enter, Path.leave, has_graphs):
     _frames.set_code_exec_strategy(_function.__code__, _as_it_is)
 
 
-def _may_be_repeated() -> bool:
-    """Whether gradient checkpointing may be at work, by its hooks; torch.compile has a way of its own."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return False
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _sums(x: Tensor) -> Tensor:
-    """One number for each sample, to know a batch again by: (N, ...) -> (N,)."""
-    return x.detach().float().sum(tuple(range(1, x.dim())))
-
-
-def _alike(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and torch.allclose(left, right, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
-def recomputing() -> bool:
-    """Whether this is a backward pass, where layers are called only to be computed once more."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
 class Level(nn.Module):
     """A module that moves its samples along splines: what a layer must know of the path it belongs to."""
 
@@ -306,6 +253,18 @@ class Level(nn.Module):
         self.splines, self.dims = splines, dims
         self.matching = nn.ParameterDict()
         self.path, self.begins = Path(), False
+
+    def refuse_symbols(self, x: object) -> None:
+        """Raise for what is no tensor with numbers."""
+        if isinstance(x, fx.Proxy) or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            self.__prepare_scriptable__()
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks for, and what tracing comes to: a path cannot be written down that way."""
+        raise ValueError(
+            "TorchScript and torch.fx cannot follow positions from layer to layer: use sn.export(net, example, path), "
+            "torch.export or torch.compile"
+        )
 
     @property
     def coordinates(self) -> int:

@@ -178,7 +178,7 @@ class Projection(Proposer):
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
         learning = self.training and self.spec.standardize
         if not learning and not self.spec.closed and kernel_decides(features, parent, decision := self.decision()):
-            position = decide(features.flatten(1), parent, decision)
+            position = decide(features if features.dim() == 2 else features.flatten(1), parent, decision)
             return Proposal(position, position if local else None)
         features, parameters = in_one_order(
             features, [p.flatten(0, -2) for p in (self.weight, self.offsets) if p is not None]

@@ -26,7 +26,7 @@ from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
 from .files import DamagedError, read_metadata, replacing, seal, unseal
-from .objective import Regularized
+from .loops import Regularized
 from .structure import Record, describe, rebuild
 from .tracing import plain_name, uncompiled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, TypeGuard
@@ -58,6 +59,15 @@ def check_knots(knots: int, degree: int, *, closed: bool = False) -> None:
         raise ValueError(f"knots must exceed degree, got knots={knots}, degree={degree}")
     if closed and degree == 0:
         raise ValueError("a closed spline needs degree 1 or more, got degree=0, which only has steps")
+
+
+def check_memory(size: int, what: str) -> None:
+    """Raise if this machine has no room for so many bytes, before they are asked for."""
+    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
+    if size > pages * page > 0:
+        raise ValueError(
+            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
+        )
 
 
 @dataclass(frozen=True)

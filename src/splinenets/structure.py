@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .conditions import Condition, Conditioned, Conditions
@@ -25,6 +25,11 @@ SPLINES: dict[type[nn.Module], type[SplineLayer]] = {
     nn.Conv2d: SplineConv2d,
     nn.Conv3d: SplineConv3d,
 }
+# what a spline layer has and torch's own layer has not
+SPLINES_OWN = (
+    *("knots", "projection", "matching", "path", "begins"),
+    *("spec", "filters", "fan_in", "splines", "dims", "input_size"),
+)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Record: TypeAlias = dict[str, Any]  # whatever JSON knows
@@ -102,7 +107,7 @@ def rebuild(net: nn.Module, record: Record) -> nn.Module:
     kinds: dict[nn.Module, type[nn.Module]] = {}
     for module in _splines(net):
         kinds[module] = parametrize.type_before_parametrizations(module)
-        module.become_plain(module.knots.new_empty(module.filters, *module.weight_shape))
+        become_plain(module, module.knots.new_empty(module.filters, *module.weight_shape))
     remove_path(net)
     for name in record["folded"]:
         if isinstance(_find(net, name), BATCH_NORMS):
@@ -223,3 +228,13 @@ def mark(net: nn.Module) -> None:
         config.quantization_config = Mark(net)
     elif isinstance(getattr(config, "quantization_config", None), Mark):
         del config.quantization_config
+
+
+def become_plain(layer: SplineLayer, weight: Tensor) -> None:
+    """Turn a spline layer into torch's own layer with this weight."""
+    stored_apart = parametrize.is_parametrized(layer, "knots")
+    layer.__class__ = layer.torch_layer  # type: ignore[assignment]
+    for name in ("parametrizations" if n == "knots" and stored_apart else n for n in SPLINES_OWN):
+        delattr(layer, name)
+    layer.weight = nn.Parameter(weight)
+    layer._parameters["bias"] = layer._parameters.pop("bias")  # behind the weight, as optimizers count

@@ -181,15 +181,8 @@ def steer(net: nn.Module, positions: Mapping[str, Tensor]) -> Iterator[None]:
             raise ValueError(f"no spline layer {name!r}, choose from {', '.join(levels) or 'none: there are none'}")
         _check_chosen(name, chosen, levels[name].position_shape)
     steered = {levels[name]: chosen.reshape(-1, levels[name].coordinates) for name, chosen in positions.items()}
-    states = _states(levels.values(), compiled=True)
-    before = [state.steered for state in states]
-    try:
-        for state in states:
-            state.steered = steered
+    with saying(_states(levels.values(), compiled=True), "steered", steered):
         yield
-    finally:
-        for state, outer in zip(states, before, strict=True):
-            state.steered = outer
 
 
 def _check_chosen(name: str, chosen: Tensor, shape: tuple[int, ...]) -> None:
@@ -203,14 +196,21 @@ def _check_chosen(name: str, chosen: Tensor, shape: tuple[int, ...]) -> None:
 def _recording(net: nn.Module, levels: Iterable[Level]) -> Iterator[list[Visit]]:
     visits: list[Visit] = []
     states = _states(levels, compiled=not torch.compiler.is_compiling() and has_graphs(net))
-    before = [state.visits for state in states]
+    with saying(states, "visits", visits):
+        yield visits
+
+
+@contextmanager
+def saying(states: Sequence[State], what: str, value: object) -> Iterator[None]:
+    """Tell paths something inside a with block: who watches, who steers, what was given."""
+    before = [getattr(state, what) for state in states]
     try:
         for state in states:
-            state.visits = visits
-        yield visits
+            setattr(state, what, value)
+        yield
     finally:
         for state, outer in zip(states, before, strict=True):
-            state.visits = outer
+            setattr(state, what, outer)
 
 
 def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:

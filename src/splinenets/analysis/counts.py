@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..health_check import count_by_class, information
 from ..layers import SplineLayer
-from .filters import along, view
+from .filters import STEPS, along, view
 from .text import printable
 
 T = TypeVar("T")
@@ -19,7 +19,6 @@ T = TypeVar("T")
 CLASSES = 12  # shown by name; more cannot be told apart
 BINS = 50
 SPLINES = 8  # of a layer, those that tell most about the class
-STEPS = 9  # places along a spline at which filters are shown
 
 
 def spread_out(items: Sequence[T], most: int) -> list[T]:
@@ -27,6 +26,12 @@ def spread_out(items: Sequence[T], most: int) -> list[T]:
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def enough_bins(samples: float, most: int = BINS, each: int = 8) -> int:
+    """The largest number of bins, a divisor of ``most``, that so many samples fill with ``each`` on average."""
+    choices = [bins for bins in range(min(5, most), most + 1) if most % bins == 0]
+    return max((bins for bins in choices if samples >= each * bins), default=choices[0])
 
 
 def join_rare(labels: Tensor, classes: Sequence[str], most: int = CLASSES) -> tuple[Tensor, list[str]]:

@@ -6,7 +6,6 @@ import base64
 import math
 import time
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,25 +21,20 @@ from ..tracing import Positions, steer, trace
 from ..training.build import Inputs, Task
 from ..training.run import load_run
 from .counts import by_class, most_telling, spline_title, spread_out
-from .filters import View, kernels, liveliest, view
+from .filters import Pictures
 from .observe import LOOKED_AT, travel
-from .records import network_name
+from .records import data_name, network_name
 from .style import class_colours
 from .text import printable
 
 Chosen: TypeAlias = Mapping[str, Sequence[float | None]]
 
 NEIGHBOURS = 8
-FILTERS = 12
 WAYS = 60  # training images whose ways are drawn behind that of an image
+FEW = 8  # layers that leave room for pictures of weights along their curves
 PLACES = 11  # along a curve, at which the tour looks for another answer
+COMPARED = 200  # test images that say how near to the nearest training image's a way usually is
 UNLIKE = 40  # grey levels by which an upload's edge is nearer to the training images' once it is inverted
-DATA = {
-    "embedded": "a part of Fashion-MNIST",
-    "fashion-mnist": "Fashion-MNIST",
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-}
 
 
 class Explorer:
@@ -62,8 +56,11 @@ class Explorer:
         self.seen = {name: seen[name].flatten(1) for name in self.layers if name in seen}
         self.layers = {name: self.layers[name] for name in self.seen}
         self.inferred = [name for name in self.layers if name not in seen.given]
-        self.lively = {name: liveliest(layer, FILTERS) for name, layer in self.layers.items()}
-        self.views: dict[tuple[str, int, int], tuple[View, float]] = {}
+        self.first = most_telling(self.seen, self.train.labels)
+        self.some = spread_out(range(len(self.train.labels)), WAYS) if self.inferred else []
+        self.usual = self._usual() if self.inferred else math.inf
+        self.pictures = Pictures(self.layers)
+        self.pictured = [*self.layers] if len(self.layers) <= FEW else []
 
     @classmethod
     def of_run(cls, folder: Path) -> Explorer:
@@ -80,18 +77,17 @@ class Explorer:
 
     def describe(self) -> dict[str, object]:
         """What a page needs to know once."""
-        first = most_telling(self.seen, self.train.labels)
         nobody = torch.zeros_like(self.train.labels)
-        some = spread_out(range(len(self.train.labels)), WAYS) if self.inferred else []
         layers = [
             {
                 "name": name,
                 "title": printable(self.title(name), 60),
                 "splines": [spline_title(layer, i) for i in range(layer.coordinates)],
-                "first": first[name],
+                "first": self.first[name],
                 "given": name not in self.inferred,
                 "counts": by_class(self.seen[name], nobody, 1)[0].int().tolist(),
-                "ways": [[round(v, 2) for v in way] for way in self.seen[name][some].tolist()],
+                "ways": [[round(v, 2) for v in way] for way in self.seen[name][self.some].tolist()],
+                "strip": self.strip(name, self.first[name]) if name in self.pictured else [],
             }
             for name, layer in self.layers.items()
         ]
@@ -100,13 +96,13 @@ class Explorer:
             "name": self.name,
             "model": self.model,
             "network": self.network,
-            "data": DATA.get(self.task.data.name, printable(self.task.data.name, 60)),
+            "data": data_name(self.task.data.name),
             "classes": [printable(name, 40) for name in classes],
             "colours": class_colours(len(classes)),
             "shape": self.shape,
             "labels": self.tests.labels.tolist(),
             "seen": len(self.train.labels),
-            "of_ways": self.train.labels[some].tolist(),
+            "of_ways": self.train.labels[self.some].tolist(),
             "light": self.edge(self.train.images) > 127,
             "condition": self.condition(),
             "layers": layers,
@@ -163,15 +159,16 @@ class Explorer:
         pixels: Tensor,
         chosen: Chosen,
         look: str,
-        spline: int,
+        picked: Mapping[str, int] | None = None,
         done: float | None = None,
         told: float | None = None,
     ) -> dict[str, object]:
         """What becomes of an image (C, H, W), bytes, with some positions chosen by hand.
 
-        look, spline  the layer whose filters are wanted, and which of its splines comes first
-        done          by how much the image is changed, where a condition changes it
-        told          what the network is told of that; None: the truth
+        look    the layer whose filters are wanted
+        picked  which of a layer's splines comes first; where nothing is said, the one that tells most about the class
+        done    by how much the image is changed, where a condition changes it
+        told    what the network is told of that; None: the truth
         """
         began = time.perf_counter()
         image = self.change(pixels, done)
@@ -180,13 +177,17 @@ class Explorer:
         if chosen or (told is not None and told != done):
             with steer(self.net, {name: self._position(name, values) for name, values in chosen.items()}):
                 steered, positions = trace(self.net, *self.inputs(image, done if told is None else told))
+        front = self.first | {name: self._spline(name, spline) for name, spline in (picked or {}).items()}
+        neighbours = self.neighbours(positions)
         return {
             "chances": _numbers(steered[0].softmax(0)),
             "own_chances": _numbers(logits[0].softmax(0)),
             "positions": {name: _numbers(positions[name]) for name in self.layers},
             "own": {name: _numbers(own[name]) for name in self.layers},
-            "neighbours": self.neighbours(positions),
-            "filters": self.filters(look, spline, positions),
+            "neighbours": neighbours,
+            "unusual": bool(neighbours) and neighbours[0]["distance"] > self.usual,
+            "filters": self.pictures.of_image(look, front[self._known(look)], positions),
+            "fronts": {name: self.pictures.front(name, front[name], positions) for name in self.pictured},
             "pixels": packed(image),
             "milliseconds": 1e3 * (time.perf_counter() - began),
         }
@@ -212,65 +213,83 @@ class Explorer:
         return images, torch.full((copies,), told, dtype=self.task.dtype, device=device)
 
     @torch.no_grad()
-    def turning(self, pixels: Tensor, done: float | None = None) -> dict[str, object]:
-        """The drag of a whole layer, or else of all layers together, that leads to the surest other answer.
-
-        Without layers: no drag changes the answer.
+    def turning(self, pixels: Tensor, done: float | None = None) -> dict[str, list[float]]:
+        """The positions, {layer: (S,)}, that lead to the surest other answer: a whole layer in one place, or else all
+        layers along the way of a training image that the page draws. Empty if none of them changes the answer.
         """
-        inputs = self.inputs(self.change(pixels, done), done, PLACES)
-        best = int(self.net(*inputs)[0].argmax())
-        drags = [drag for name in self.layers for drag in self._drags([name], inputs, best)]
-        _, place, layers = max(drags or self._drags([*self.layers], inputs, best), default=(0.0, 0.5, []))
-        return {"layers": layers, "position": place}
-
-    def _drags(self, layers: list[str], inputs: Inputs, best: int) -> list[tuple[float, float, list[str]]]:
-        """Where along the curves of these layers the best answer is another one, and how sure that is."""
+        image = self.change(pixels, done)
+        best = int(self.net(*self.inputs(image, done))[0].argmax())
         places = torch.linspace(0, 1, PLACES)
-        with steer(self.net, {name: self._everywhere(name, places) for name in layers}):
-            sure, said = self.net(*inputs).float().softmax(1).cpu().max(1)
-        return [(float(sure[i]), float(places[i]), layers) for i in range(PLACES) if int(said[i]) != best]
+        drags = [{name: self._everywhere(name, places)} for name in self.layers]
+        ways = {name: seen[self.some].view(-1, *self.layers[name].position_shape) for name, seen in self.seen.items()}
+        for moves in (drags, [ways] if self.some else []):
+            found = [other for move in moves for other in self._others(image, done, move, best)]
+            if found:
+                return max(found, key=lambda other: other[0])[1]
+        return {}
 
-    def neighbours(self, positions: Positions) -> list[dict[str, object]]:
+    def _others(
+        self, image: Tensor, done: float | None, move: Mapping[str, Tensor], best: int
+    ) -> list[tuple[float, dict[str, list[float]]]]:
+        """Of positions {layer: (N, S)} those with another answer than the best, and how sure it is."""
+        count = len(next(iter(move.values())))
+        with steer(self.net, dict(move)):
+            sure, said = self.net(*self.inputs(image, done, count)).float().softmax(1).cpu().max(1)
+        turned = [i for i in range(count) if int(said[i]) != best]
+        return [(float(sure[i]), {name: _numbers(values[i]) for name, values in move.items()}) for i in turned]
+
+    @torch.no_grad()
+    def parting(
+        self, pixels: Tensor, other: Tensor, done: float | None = None, other_done: float | None = None
+    ) -> list[dict[str, object]]:
+        """How far two images (C, H, W) are apart in each layer, and what the first would be with the other's weights
+        there alone.
+        """
+        _, mine = trace(self.net, *self.inputs(self.change(pixels, done), done))
+        _, theirs = trace(self.net, *self.inputs(self.change(other, other_done), other_done))
+        swapped = {}
+        for row, name in enumerate(self.layers):
+            shape = self.layers[name].position_shape
+            swapped[name] = torch.full((len(self.layers), *shape), math.nan)
+            swapped[name][row] = theirs[name][0].float().cpu().view(shape)
+        with steer(self.net, swapped):
+            answers = self.net(*self.inputs(self.change(pixels, done), done, len(self.layers))).float().softmax(1)
+        return [
+            {"name": name, "apart": round(float((mine[name] - theirs[name]).abs().mean()), 4), "chances": _numbers(row)}
+            for name, row in zip(self.layers, answers, strict=True)
+        ]
+
+    def neighbours(self, positions: Positions) -> list[dict[str, float]]:
         """The training images whose ways are nearest: the mean distance on a layer, averaged over layers.
 
         Layers that are told their positions say nothing about an image.
         """
         if not self.inferred:
             return []
-        apart = [(self.seen[n] - positions[n].float().cpu().flatten(1)).abs().mean(1) for n in self.inferred]
-        distance = torch.stack(apart).mean(0)
+        distance = self.distances(positions)[0]
         nearest = distance.topk(min(NEIGHBOURS, len(distance)), largest=False)
         return [
             {"index": index, "label": int(self.train.labels[index]), "distance": round(apart, 4)}
             for apart, index in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)
         ]
 
-    def filters(self, name: str, first: int, positions: Positions) -> list[dict[str, object]]:
-        """The weights that the image received in a layer, as pictures scaled by what their spline holds."""
-        layer = self._layer(name)
-        if not 0 <= first < layer.coordinates:
-            raise ValueError(f"layer {name!r} has {layer.coordinates} splines, got number {first}")
-        weights = layer.weights_at(positions[name])
-        pictures = []
-        splines = [*dict.fromkeys([first // layer.dims, *self.lively[name]])][:FILTERS]
-        alone = range(min(FILTERS, kernels(layer))) if layer.splines == 1 else (0,)
-        for spline, place in product(splines, alone):
-            shown, largest = self._view(name, spline, place)
-            values = (shown.of(weights)[0].float() / largest * 100).round().int()
-            pictures.append({"title": shown.title, "rows": len(values), "values": values.flatten().tolist()})
-        return pictures
+    def distances(self, positions: Mapping[str, Tensor]) -> Tensor:
+        """How far images are from each training image: {layer: (N, S)} -> (N, training images)."""
+        ways = {name: positions[name].float().cpu().flatten(1) for name in self.inferred}
+        apart = [torch.cdist(way, self.seen[name], p=1) / way.shape[1] for name, way in ways.items()]
+        return torch.stack(apart).mean(0)
 
-    def _view(self, name: str, spline: int, place: int) -> tuple[View, float]:
-        """What to show of a spline, and the largest weight that its knots have there; remembered."""
-        key = name, spline, place
-        if key not in self.views:
-            layer = self.layers[name]
-            shown = view(layer, spline, place)
-            self.views[key] = shown, float(shown.of(layer.control_points()).abs().max()) or 1.0
-        return self.views[key]
+    def _usual(self) -> float:
+        """How far from the nearest training image's a way may be: further than that is one test image of a hundred."""
+        _, ways = travel(self.net, self.task, self.task.data.test, COMPARED)
+        return float(self.distances(ways).amin(1).quantile(0.99))
+
+    def strip(self, name: str, spline: int) -> list[dict[str, object]]:
+        """Weights at evenly spaced places along a spline, as pictures."""
+        return self.pictures.strip(name, self._spline(name, spline))
 
     def _position(self, name: str, values: Sequence[float | None]) -> Tensor:
-        layer = self._layer(name)
+        layer = self.layers[self._known(name)]
         if len(values) != layer.coordinates:
             raise ValueError(f"layer {name!r} has {layer.coordinates} positions, got {len(values)}")
         return torch.tensor([math.nan if v is None else v for v in values]).view(layer.position_shape)
@@ -280,10 +299,16 @@ class Explorer:
         shape = self.layers[name].position_shape
         return places.view(-1, *(1 for _ in shape)).expand(-1, *shape)
 
-    def _layer(self, name: str) -> SplineLayer:
+    def _known(self, name: str) -> str:
         if name not in self.layers:
             raise ValueError(f"there is no layer {name!r}")
-        return self.layers[name]
+        return name
+
+    def _spline(self, name: str, number: int) -> int:
+        layer = self.layers[self._known(name)]
+        if not 0 <= number < layer.coordinates:
+            raise ValueError(f"layer {name!r} has {layer.coordinates} splines, got number {number}")
+        return number
 
 
 def packed(pixels: Tensor) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,20 +14,18 @@ from ..basis import bspline_basis
 from ..health_check import histogram
 from ..layers import SplineLayer
 from ..spec import SplineSpec
-from .counts import BINS, STEPS, by_class, join_rare, most_telling, spread_out
-from .filters import along, liveliest, view
+from .counts import by_class, enough_bins, join_rare, most_telling, spread_out
+from .filters import STEPS, along, liveliest, view
 from .style import (
     BLUE,
     DASHES,
-    GREY,
     LAYERS,
     NAME,
     ORANGE,
     PALE,
     SERIES,
     SIGNED,
-    VERDICTS,
-    WIDTH,
+    SOFT,
     accuracy_axes,
     accuracy_points,
     class_colours,
@@ -34,46 +33,18 @@ from .style import (
     class_scale,
     empty_figure,
     grid_of,
-    in_time,
     outer_labels,
     short_numbers,
     styled,
-    whole_ticks,
 )
 from .text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import PathPatch
 
 STATIONS = 8  # layers on the way of a flow
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerEpoch:
-    """What one epoch's metrics say about a layer."""
-
-    entropy: float
-    information: float
-    verdict: str
-    histogram: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """What the metrics say about one epoch; accuracies are shares."""
-
-    number: int
-    train_accuracy: float
-    test_accuracy: float
-    test_loss: float
-    test_balanced_accuracy: float | None = None  # where classes have unequally many test images
-    layers: Mapping[str, LayerEpoch]
-
-    @property
-    def histograms(self) -> bool:
-        """Whether it holds the positions of every layer."""
-        return bool(self.layers) and all(layer.histogram for layer in self.layers.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +56,8 @@ class Point:
     samples: int  # on which accuracy was measured
     macs: int
     parameters: int
-    latency: float | None = None  # seconds
+    latency: float | None = None  # seconds, in torch
+    deployed: float | None = None  # seconds, in the native runtime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,52 +68,6 @@ class Answers:
     between: tuple[float, float]
     values: Tensor
     right: Tensor
-
-
-@styled
-def positions_over_time(epochs: Sequence[Epoch]) -> Figure:
-    """How each layer's positions were spread, epoch after epoch, the newest in front."""
-    layers = spread_out(list(epochs[-1].layers), LAYERS)
-    shown = spread_out([e for e in epochs if set(layers) <= set(e.layers)], 20)
-    figure, axes = grid_of(len(layers), columns=3, height=3.2)
-    for axis, layer in zip(axes, layers, strict=True):
-        counts = [torch.tensor(e.layers[layer].histogram).double() for e in shown]
-        density = [c / c.sum().clamp(min=1) * len(c) for c in counts]  # 1 where positions are uniform
-        tallest = max(float(d.max()) for d in density) or 1.0
-        for i, d in enumerate(density):
-            base = len(shown) - 1 - i
-            height = (base + d * (3 / tallest)).numpy()
-            x = ((torch.arange(len(d)) + 0.5) / len(d)).numpy()
-            colour = in_time(0.1 + 0.8 * i / max(len(shown) - 1, 1))
-            axis.fill_between(x, base, height, color=colour, zorder=i, linewidth=0)
-            axis.plot(x, height, color="white", linewidth=0.8, zorder=i)
-        labelled = range(len(shown)) if len(shown) <= 10 else spread_out(range(len(shown)), 6)
-        axis.set_yticks([len(shown) - 1 - i for i in labelled], [str(shown[i].number) for i in labelled])
-        axis.set(title=printable(layer, NAME), xlim=(0, 1), ylim=(-0.2, len(shown) + 2.2), xticks=(0, 0.5, 1))
-        axis.tick_params(left=False)
-        axis.spines["left"].set_visible(False)
-    outer_labels(axes, 3, "position", "epoch")
-    return figure
-
-
-@styled
-def positions_by_layer(epoch: Epoch) -> Figure:
-    """How the positions of every layer were spread after one epoch, a ridge for each, however many there are."""
-    layers = list(epoch.layers)
-    figure = empty_figure(min(1.0 + 0.3 * len(layers), 14.0), WIDTH * 0.7)
-    axis = figure.subplots()
-    for row, name in enumerate(layers):
-        counts = torch.tensor(epoch.layers[name].histogram).double()
-        density = counts / counts.sum().clamp(min=1) * len(counts)
-        x = ((torch.arange(len(counts)) + 0.5) / len(counts)).numpy()
-        height = (row - density * (0.9 / max(float(density.max()), 2.0))).numpy()  # a uniform one is half as high
-        axis.fill_between(x, row, height, color=in_time(0.1 + 0.8 * row / max(len(layers) - 1, 1)), linewidth=0)
-        axis.axhline(row, color=PALE, linewidth=0.6, zorder=0)
-    axis.set_yticks(range(len(layers)), [printable(name, 20) for name in layers], fontsize=7.5)
-    axis.set(xlim=(0, 1), ylim=(len(layers) - 0.5, -1.1), xticks=(0, 0.25, 0.5, 0.75, 1), xlabel="position")
-    axis.tick_params(left=False)
-    axis.spines["left"].set_visible(False)
-    return figure
 
 
 @styled
@@ -172,30 +98,13 @@ def accuracy_over_condition(series: Sequence[Answers], condition: str, bins: int
 
 
 @styled
-def health_over_epochs(epochs: Sequence[Epoch]) -> Figure:
-    """Accuracy, entropy, information and verdicts, epoch after epoch."""
-    layers = list(epochs[-1].layers)
-    low = min(0.24 * max(len(layers), 3), 6.0)
-    figure = empty_figure(3.6 + low)
-    grid = figure.add_gridspec(2, 3, height_ratios=[2.4, low])
-    accuracy, entropy, bits = (figure.add_subplot(grid[0, i]) for i in range(3))
-    numbers = [e.number for e in epochs]
-    accuracy.plot(numbers, [100 * e.train_accuracy for e in epochs], color=GREY, linestyle="--", label="training")
-    accuracy.plot(numbers, [100 * e.test_accuracy for e in epochs], color=BLUE, marker=".", label="test")
-    accuracy.set(title="accuracy, %", xlabel="epoch")
-    accuracy.legend(loc="lower right")
-    _layers_over_epochs(entropy, bits, epochs, layers)
-    for axis in (accuracy, entropy, bits):
-        whole_ticks(axis, 6)
-        axis.grid(axis="y", color=PALE)
-    _verdicts(figure.add_subplot(grid[1, :]), epochs, layers)
-    return figure
+def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = ()) -> Figure:
+    """Histograms of positions against uniform ones, for several numbers of bins.
 
-
-@styled
-def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5, 50)) -> Figure:
-    """Histograms of positions against uniform ones, for several numbers of bins."""
+    bins  how many; none: 2, 3, 5, and as many as the positions can fill, at most 50
+    """
     layers = spread_out(list(positions), LAYERS)
+    bins = bins or sorted({2, 3, 5, enough_bins(min(positions[layer].numel() for layer in layers))})
     figure = empty_figure(0.55 + 1.15 * len(layers))
     grid = figure.subplots(len(layers), len(bins), squeeze=False, sharex=True)
     for row, layer in enumerate(layers):
@@ -227,10 +136,14 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = (2, 3, 5,
 
 
 @styled
-def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = BINS) -> Figure:
-    """Who is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline."""
+def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = 0) -> Figure:
+    """Who is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline.
+
+    bins  how many; 0: as many as the samples can fill, at most 50
+    """
     layers = spread_out(list(positions), LAYERS)
     labels, names = join_rare(labels, classes)
+    bins = bins or enough_bins(len(labels))
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     columns = min(len(layers), 3)
     figure, axes = grid_of(len(layers), columns=3, height=0.9 + 0.19 * len(names))
@@ -253,15 +166,11 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
     chosen = most_telling({layer: positions[layer] for layer in layers}, labels)
     paths = torch.stack([positions[layer].flatten(1)[:, chosen[layer]].float() for layer in layers], 1)  # (N, layers)
     figure, axes = grid_of(len(names), columns=5, height=1.9)
-    at, curves = _smooth(paths)
-    x = at.numpy()
     colours = class_colours(len(names))
-    everyone = curves[spread_out(range(len(curves)), 80)].T.numpy()
+    everyone = paths[spread_out(range(len(paths)), 80)]
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        own = curves[labels == number][:lines].T.numpy()
-        axis.set_rasterization_zorder(3)  # thousands of lines are smaller as pixels
-        axis.plot(x, everyone, color="#d1d5db", linewidth=0.4, zorder=1)
-        axis.plot(x, own, color=colours[number], linewidth=0.8, alpha=0.7, zorder=2)
+        axis.add_patch(_curves(everyone, color=SOFT, linewidth=0.4, zorder=1))
+        axis.add_patch(_curves(paths[labels == number][:lines], color=colours[number], linewidth=0.8, zorder=2))
         axis.set(title=printable(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
         axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
         upright = len(layers) > 4 or max(map(len, layers)) > 7
@@ -310,8 +219,12 @@ def filters_along(
 def tradeoff(points: Sequence[Point]) -> Figure:
     """Accuracy against multiply-accumulates, parameters and, where all have it, measured latency."""
     costs = {"MACs": [float(p.macs) for p in points], "parameters": [float(p.parameters) for p in points]}
-    if all(p.latency is not None for p in points):
-        costs["latency, ms"] = [1e3 * (p.latency or 0) for p in points]
+    for name, times in {
+        "deployed, ms": [p.deployed for p in points],
+        "in torch, ms": [p.latency for p in points],
+    }.items():
+        if None not in times:
+            costs[name] = [1e3 * (seconds or 0) for seconds in times]
     figure, axes = accuracy_axes(2.9, list(costs))
     for axis, values in zip(axes, costs.values(), strict=True):
         for number, (point, value) in enumerate(zip(points, values, strict=True)):
@@ -351,73 +264,18 @@ def _influence(axis: Axes, spec: SplineSpec, places: Tensor) -> None:
     axis.set(xticks=(0, 0.25, 0.5, 0.75, 1), yticks=())
 
 
-def _smooth(paths: Tensor, steps: int = 12) -> tuple[Tensor, Tensor]:
-    """Paths as curves that leave and reach every layer level: (N, layers) -> (points,), (N, points)."""
-    layers = paths.shape[1]
-    if layers == 1:
-        return torch.tensor([0.0, 1.0]), paths.expand(-1, 2)
-    x = torch.linspace(0, layers - 1, steps * (layers - 1) + 1)
-    left = x.floor().long().clamp(max=layers - 2)
-    t = x - left
-    ease = t * t * (3 - 2 * t)
-    return x, paths[:, left] * (1 - ease) + paths[:, left + 1] * ease
+def _curves(paths: Tensor, **look: Any) -> PathPatch:
+    """Paths (N, layers) as curves that leave and reach every layer level, all in one drawing: few bytes for many."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
-
-def _layers_over_epochs(entropy: Axes, bits: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
-    """A line for each layer; many layers are told apart by their depth alone."""
-    few = len(layers) <= len(SERIES)
-    for i, layer in enumerate(layers):
-        style: dict[str, Any] = {
-            "color": SERIES[i] if few else in_time(i / (len(layers) - 1)),
-            "linestyle": DASHES[i % len(DASHES)],
-            "label": printable(layer, 16),
-        }
-        known = [e for e in epochs if layer in e.layers]
-        at = [e.number for e in known]
-        entropy.plot(at, [100 * e.layers[layer].entropy for e in known], **style)
-        bits.plot(at, [e.layers[layer].information for e in known], **style)
-    entropy.set(title="entropy, % of uniform", xlabel="epoch", ylim=(0, 103))
-    bits.set(title="told about the class, bits", xlabel="epoch")
-    bits.set_ylim(bottom=0)
-    if few:
-        entropy.legend(loc="lower right", fontsize=8)
-    else:
-        shades = "dark: first layers\nbright: last layers"
-        entropy.text(0.97, 0.05, shades, transform=entropy.transAxes, ha="right", fontsize=8)
-
-
-def _verdicts(axis: Axes, epochs: Sequence[Epoch], layers: Sequence[str]) -> None:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    sparse = len(epochs) <= 40 and len(layers) <= 20
-    verdicts = [[e.layers[layer].verdict if layer in e.layers else "" for e in epochs] for layer in layers]
-    colours = {"": "#ffffff", **{verdict: colour for verdict, (colour, _) in VERDICTS.items()}, "other": GREY}
-    places = {verdict: i for i, verdict in enumerate(colours)}
-    codes = [[places.get(verdict, places["other"]) for verdict in row] for row in verdicts]
-    axis.pcolormesh(
-        [i - 0.5 for i in range(len(epochs) + 1)],
-        [i - 0.5 for i in range(len(layers) + 1)],
-        codes,
-        cmap=ListedColormap(list(colours.values())),
-        vmin=-0.5,
-        vmax=len(colours) - 0.5,
-        edgecolors="white",
-        linewidth=1 if sparse else 0,
-        rasterized=not sparse,
-    )
-    for row, line in enumerate(verdicts if sparse else ()):
-        for column, verdict in enumerate(line):
-            if letter := VERDICTS.get(verdict, ("", "?"))[1] if verdict else "":
-                ink = "white" if verdict == "constant" else "black"
-                axis.text(column, row, letter, ha="center", va="center", color=ink, fontsize=8)
-    axis.set(xlim=(-0.5, len(epochs) - 0.5), ylim=(len(layers) - 0.5, -0.5), xlabel="epoch", title="verdict")
-    shown = spread_out(range(len(layers)), 20)
-    axis.set_yticks(shown, [printable(layers[i], 16) for i in shown])
-    axis.xaxis.set_major_formatter(
-        lambda x, _: str(epochs[round(x)].number) if 0 <= round(x) < len(epochs) and x == round(x) else ""
-    )
-    whole_ticks(axis, 12)
-    axis.tick_params(left=False)
-    handles = [Patch(facecolor=c, label=f"{v} ({letter})" if letter else v) for v, (c, letter) in VERDICTS.items()]
-    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), fontsize=8)
+    paths = paths if paths.shape[1] > 1 else paths.expand(-1, 2)
+    points: list[tuple[float, float]] = []
+    codes: list[Any] = []
+    for path in paths.tolist():
+        points.append((0, path[0]))
+        codes.append(Path.MOVETO)
+        for x, (before, after) in enumerate(pairwise(path)):
+            points += [(x + 1 / 3, before), (x + 2 / 3, after), (x + 1, after)]
+            codes += [Path.CURVE4] * 3
+    return PathPatch(Path(points or [(0, 0)], codes or [Path.MOVETO]), fill=False, **look)

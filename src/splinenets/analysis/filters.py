@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch import Tensor
 from ..layers import SplineLayer
 
 SIDE = 16  # rows and columns of a matrix that are shown
+FILTERS = 12  # of a layer that a page shows
+STEPS = 9  # places along a spline at which filters are shown
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,54 @@ def along(layer: SplineLayer, shown: View, positions: Tensor) -> Tensor:
     like = next(layer.parameters())
     everywhere = positions.to(like).view(-1, *(1,) * len(layer.position_shape)).expand(-1, *layer.position_shape)
     return shown.of(layer.weights_at(everywhere)).float().cpu()
+
+
+class Pictures:
+    """Weights of layers for a page: {"rows": count, "values": whole numbers, 100 for the largest on their spline}."""
+
+    def __init__(self, layers: Mapping[str, SplineLayer]) -> None:
+        self.layers = layers
+        self.lively = {name: liveliest(layer, FILTERS) for name, layer in layers.items()}
+        self.views: dict[tuple[str, int, int], tuple[View, float]] = {}
+
+    def of_image(self, name: str, coordinate: int, positions: Mapping[str, Tensor]) -> list[dict[str, object]]:
+        """What an image received in a layer: its filters that change most, that of one spline before them."""
+        layer = self.layers[name]
+        weights = layer.weights_at(positions[name])
+        splines = [*dict.fromkeys([coordinate // layer.dims, *self.lively[name]])][:FILTERS]
+        places = range(min(FILTERS, kernels(layer))) if layer.splines == 1 else (0,)
+        pictures = []
+        for spline, place in product(splines, places):
+            shown, largest = self._view(name, spline, place)
+            pictures.append({"title": shown.title, **_picture(shown.of(weights)[0], largest)})
+        return pictures
+
+    def front(self, name: str, coordinate: int, positions: Mapping[str, Tensor]) -> dict[str, object]:
+        """What an image received from one spline."""
+        layer = self.layers[name]
+        shown, largest = self._view(name, coordinate // layer.dims)
+        return _picture(shown.of(layer.weights_at(positions[name]))[0], largest)
+
+    def strip(self, name: str, coordinate: int) -> list[dict[str, object]]:
+        """What there is at evenly spaced places along one spline."""
+        layer = self.layers[name]
+        shown, largest = self._view(name, coordinate // layer.dims)
+        return [_picture(each, largest) for each in along(layer, shown, torch.linspace(0, 1, STEPS))]
+
+    @torch.no_grad()
+    def _view(self, name: str, spline: int, place: int = 0) -> tuple[View, float]:
+        """What to show of a spline, and the largest weight that its knots have there; remembered."""
+        key = name, spline, place
+        if key not in self.views:
+            layer = self.layers[name]
+            shown = view(layer, spline, place)
+            self.views[key] = shown, float(shown.of(layer.control_points()).abs().max()) or 1.0
+        return self.views[key]
+
+
+def _picture(weights: Tensor, largest: float) -> dict[str, object]:
+    values = (weights.float().cpu() / largest * 100).round().int()
+    return {"rows": len(values), "values": values.flatten().tolist()}
 
 
 def _strongest(change: Tensor) -> list[int]:

@@ -17,8 +17,10 @@ from ..files import replacing
 from ..layers import SplineLayer
 from ..tracing import Positions
 from ..training.build import Task
-from . import figures
-from .counts import STEPS, spread_out
+from . import figures, findings, history
+from .counts import spread_out
+from .filters import STEPS
+from .history import Epoch
 from .observe import Observation, observe
 from .records import parse_epoch, read_epochs, read_records
 from .style import LAYERS, check_matplotlib, to_png, to_svg
@@ -30,44 +32,51 @@ if TYPE_CHECKING:
 FORMATS = {"svg": to_svg, "png": to_png}
 NAMES = ("positions", "utilization", "specialization", "flow", "filters", "health")
 FILTERED = 4  # layers whose filters are drawn
+ON_SCREEN = 110  # dots an inch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure; ``name`` is one of ``NAMES``, and a number follows it if there are several."""
+    """A figure; ``name`` is one of ``NAMES``, and a number follows it if there are several.
+
+    see      one sentence of what to see, with what was found
+    caption  what is drawn, and how
+    """
 
     name: str
     title: str
+    see: str
     caption: str
     figure: Figure
 
 
-def over_epochs(epochs: Sequence[figures.Epoch]) -> Iterator[Drawn]:
+def over_epochs(epochs: Sequence[Epoch]) -> Iterator[Drawn]:
     """What the metrics alone can show."""
     if drawable := [epoch for epoch in epochs if epoch.histograms]:
         yield Drawn(
             name="positions",
             title="Positions over time",
-            caption="Where test images were after each epoch, the newest in front, all splines of a layer together. "
-            "What to see: a flat ridge is a spline that is used evenly, a single peak one that is hardly used."
+            see=f"A flat ridge is a layer whose splines are used evenly: {findings.spread(drawable[-1])}",
+            caption="Where test images were after each epoch, the newest in front, all splines of a layer together."
             + _some(len(drawable[-1].layers), LAYERS),
-            figure=figures.positions_over_time(drawable),
+            figure=history.positions_over_time(drawable),
         )
         if len(drawable[-1].layers) > LAYERS:
             yield Drawn(
                 name="positions-all",
                 title="Positions in all layers",
-                caption="Where test images were after the last epoch, the first layer on top. What to see: layers "
-                "whose ridge is one narrow peak do the same for all images.",
-                figure=figures.positions_by_layer(drawable[-1]),
+                see="A layer whose ridge is one narrow peak does the same for all images; a wide one does not.",
+                caption="Where test images were after the last epoch, the first layer on top, each to its own scale.",
+                figure=history.positions_by_layer(drawable[-1]),
             )
     if layered := [epoch for epoch in epochs if epoch.layers]:
         yield Drawn(
             name="health",
             title="Health over epochs",
-            caption="Entropy is 100% for uniform positions; verdicts are those of splinenets.health. What to see: "
-            "entropy stays high while positions come to tell more about the class.",
-            figure=figures.health_over_epochs(layered),
+            see="Entropy should stay high while positions come to tell more about the class: "
+            + findings.learned(layered),
+            caption="Entropy is 100% for uniform positions; verdicts are those of splinenets.health.",
+            figure=history.health_over_epochs(layered),
         )
 
 
@@ -82,13 +91,6 @@ def at_the_end(
 ) -> Iterator[Drawn]:
     """What a network and the positions of test images show; those that it was told say nothing about classes."""
     own = positions.inferred() if isinstance(positions, Positions) else positions
-    yield Drawn(
-        name="utilization",
-        title="How evenly splines are used",
-        caption="Density of positions in few and in many bins; the dashed line is a uniform one. What to see: bars "
-        "near the line; few bins hide gaps that many bins show." + _some(len(positions), LAYERS),
-        figure=figures.utilization(positions),
-    )
     if own:
         yield from _by_class(own, labels, classes)
     layers = [(name, module) for name, module in net.named_modules() if isinstance(module, SplineLayer)]
@@ -96,39 +98,50 @@ def at_the_end(
         yield Drawn(
             name=f"filters-{number}",
             title=f"Filters along a spline: {printable(name, 60)}",
-            caption=f"Weights at {STEPS} positions, purple above 0 and orange below, and the influence of each knot. "
-            "What to see: how one filter becomes another as the position moves.",
+            see=f"One filter becomes another as the position moves: {findings.changing(layer)}",
+            caption=f"Weights at {STEPS} positions, purple above 0 and orange below, and the influence of each knot.",
             figure=figures.filters_along(layer, name),
         )
+    yield Drawn(
+        name="utilization",
+        title="How evenly splines are used",
+        see=f"Bars near the dashed line are an even use: {findings.used(positions)}",
+        caption="Density of positions, all splines of a layer together, in few and in many bins: few bins hide gaps "
+        "that many bins show." + _some(len(positions), LAYERS),
+        figure=figures.utilization(positions),
+    )
 
 
 def _by_class(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]) -> Iterator[Drawn]:
     """Where the images of each class are."""
     yield Drawn(
         name="specialization",
-        title="Specialisation",
+        title="Who is where",
+        see="A bright cell is a stretch of a spline that belongs to one class: "
+        + findings.telling_place(positions, labels, len(classes)),
         caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
-        "tells most about the class. What to see: bright cells, where a stretch of the spline belongs to one class."
-        + _some(len(positions), LAYERS),
+        "tells most about the class." + _some(len(positions), LAYERS),
         figure=figures.specialization(positions, labels, classes),
     )
+    found = findings.ways(positions, labels, classes)
     yield Drawn(
         name="flow",
-        title="Flow",
-        caption="Each line is one test image on its way through the layers, on the same splines; others in grey. "
-        "What to see: classes whose lines bundle are treated alike; where bundles part, the network tells them apart."
+        title="Flow from layer to layer",
+        see="Classes whose lines bundle are treated alike, and where bundles part, the network tells them apart"
+        + (f": {found}" if found else "."),
+        caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
         + _some(len(positions), figures.STATIONS),
         figure=figures.flow(positions, labels, classes),
     )
 
 
-def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "svg") -> list[Path]:
-    """Draw a run's figures, all or those of some names, into files of a folder."""
+def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str | None = None) -> list[Path]:
+    """Draw a run's figures, all or those of some names, into files of a folder: SVG and PNG, or one of them."""
     check_matplotlib()
     for name in only:
         if name not in NAMES:
             raise ValueError(f"unknown figure {name!r}, choose from {', '.join(NAMES)}")
-    if kind not in FORMATS:
+    if kind is not None and kind not in FORMATS:
         raise ValueError(f"unknown format {kind!r}, choose from {', '.join(FORMATS)}")
     (record,) = read_records([run])
     drawn = list(over_epochs(record.epochs))
@@ -139,10 +152,12 @@ def write_figures(run: Path, out: Path, only: Sequence[str] = (), kind: str = "s
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for each in drawn:
-        if not only or each.name.partition("-")[0] in only:
-            written.append(out / f"{each.name}.{kind}")
+        if only and each.name.partition("-")[0] not in only:
+            continue
+        for ending in FORMATS if kind is None else (kind,):
+            written.append(out / f"{each.name}.{ending}")
             with replacing(written[-1]) as file:
-                file.write(FORMATS[kind](each.figure))
+                file.write(FORMATS[ending](each.figure))
     return written
 
 
@@ -166,7 +181,7 @@ class Drawing:
         seen = Positions({name: position.float().cpu() for name, position in positions.items()}, given=given)
         labels, classes = task.data.test.labels[: len(next(iter(seen.values())))], task.data.classes
         drawn = [*over_epochs([*earlier, epoch]), *at_the_end(net, seen, labels, classes)]
-        return {each.title: _pixels(to_png(each.figure)) for each in drawn}
+        return {each.title: _pixels(to_png(each.figure, dpi=ON_SCREEN)) for each in drawn}
 
 
 def _some(count: int, most: int) -> str:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..costs import Cost, cost
 from ..data import Split, in_order
+from ..exporting import Exported, export
 from ..health_check import FEWEST, Health, health
 from ..tracing import Positions, evaluating, join_positions, trace
 from ..training.build import Inputs, Task
 
 LOOKED_AT = 2_000  # images
 CALLS = 200  # of each network, to measure latency
+CALM = 0.8  # of the time a process must have had a processor for its timings to count
+CHECKED = 32  # images on which a deployed network is compared with its original
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +74,29 @@ def travel(net: nn.Module, task: Task, split: Split, most: int = LOOKED_AT) -> t
     return torch.cat(logits), join_positions(parts)
 
 
+def deployed(net: nn.Module, task: Task) -> Exported | None:
+    """The network in the native runtime, one image at a time; None where that cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return export(net, task.example(CHECKED), Path(folder) / "net.native")
+        except ValueError:  # there is no compiler here, or an operation that the runtime does not know
+            return None
+
+
+class Latencies(list[float]):
+    """The median time of one image through each network, in seconds.
+
+    calm  whether this process had a processor to itself meanwhile; on a busy machine times say little
+    """
+
+    calm = True
+
+
 @torch.inference_mode()
-def latencies(nets: Sequence[nn.Module], images: Sequence[Inputs], calls: int = CALLS) -> list[float]:
-    """The median time of one image through each network, in seconds; they take turns, so that noise hits all alike."""
+def latencies(nets: Sequence[Callable[..., Tensor]], images: Sequence[Inputs], calls: int = CALLS) -> Latencies:
+    """Time one image through each network; they take turns, so that noise hits all alike."""
     times: list[list[float]] = [[] for _ in nets]
+    on_processor, began_all = time.process_time(), time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # one small image is no work to share
     try:
@@ -83,4 +107,6 @@ def latencies(nets: Sequence[nn.Module], images: Sequence[Inputs], calls: int = 
                 spent.append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(threads)
-    return [statistics.median(spent[calls // 10 :]) for spent in times]
+    found = Latencies(statistics.median(spent[calls // 10 :]) for spent in times)
+    found.calm = time.process_time() - on_processor > CALM * (time.perf_counter() - began_all)
+    return found

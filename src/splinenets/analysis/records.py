@@ -15,8 +15,15 @@ from ..training.build import Task
 from ..training.recipe import STATIC
 from ..training.run import FORMAT, load_run
 from .counts import BINS
-from .figures import Epoch, LayerEpoch
+from .history import Epoch, LayerEpoch
 from .text import printable, unique
+
+DATA = {
+    "embedded": "a part of Fashion-MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,16 @@ class Record:
     def data(self) -> str:
         """The data set's name."""
         return printable(self.recipe.get("data", "unknown"), 60)
+
+    @property
+    def about(self) -> str:
+        """What was trained on what, in words."""
+        return f"{network_name(self.recipe)} {self.model} on {data_name(self.data)}"
+
+
+def data_name(name: str) -> str:
+    """A data set as people call it."""
+    return DATA.get(name, printable(name, 60))
 
 
 def network_name(recipe: dict[str, object]) -> str:

@@ -1,38 +1,31 @@
-"""What came out of runs, in words: one sentence of result, and what the terms of the report mean."""
+"""What came out of runs: one sentence of result, and the same in large numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .counts import standard_error
+from .glossary import explained
 from .observe import Observation
 from .records import Record
-from .text import Markup, element
-
-GLOSSARY = {
-    "spline": "A curve through a few sets of weights, the knots; every place on it is a set of weights of its own.",
-    "position": "Where on a spline an image is, from 0 to 1: it decides which weights the image gets.",
-    "knots": "The sets of weights that are learned, and between which a spline passes.",
-    "MACs": "Multiply-accumulates: the work that one image costs, whatever the machine.",
-    "parameters": "Numbers that the network learned and that its file holds.",
-    "read for one image": "Of the parameters, those that one image needs: only the knots near its positions.",
-    "latency": "How long one image takes in torch on this machine, with one thread.",
-    "static": "The plain network of the same shape, whose weights are the same for all images.",
-    "entropy": "How evenly positions are spread: 100% for evenly, 0% if all images share one position.",
-    "bits": "What a position tells about the class of an image; 0 if nothing.",
-    "standard error": "How far a result on other test images of this number would typically be from this one.",
-    "told": "The network is given a number with each image, and takes its positions from it.",
-}
+from .text import Markup, compact, element
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, what its network does, and how long one image takes it; the last two are None without a network."""
+    """A run, what its network does, and how many seconds one image takes; None where that is not known.
+
+    latency   in torch
+    deployed  in the native runtime
+    calm      whether nothing else ran while these were measured
+    """
 
     record: Record
     seen: Observation | None
-    latency: float | None
+    latency: float | None = None
+    deployed: float | None = None
+    calm: bool = True
 
     @property
     def accuracy(self) -> float | None:
@@ -40,15 +33,25 @@ class Subject:
         return self.record.epochs[-1].test_accuracy if self.record.epochs else None
 
 
-def term(name: str, shown: str = "") -> Markup:
-    """A word that explains itself when one points at it."""
-    return element("abbr", shown or name, title=GLOSSARY[name])
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A SplineNet and its twin: by how much it is better, and what both cost, as (what, own, other, unit)."""
 
+    own: str
+    twin: str
+    accuracies: tuple[float, float]
+    samples: int
+    costs: list[tuple[str, float, float, str]]
 
-def glossary() -> Markup:
-    """All words, for those who cannot point."""
-    lines = [part for name, text in GLOSSARY.items() for part in (element("dt", name), element("dd", text))]
-    return element("dl", *lines, class_="glossary")
+    @property
+    def points(self) -> float:
+        """Percentage points of accuracy that are won."""
+        return 100 * (self.accuracies[0] - self.accuracies[1])
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference, if the test images were independent for each."""
+        return 100 * sum(standard_error(a, self.samples) ** 2 for a in self.accuracies) ** 0.5
 
 
 def twins(subjects: Sequence[Subject]) -> tuple[Subject, Subject] | None:
@@ -61,34 +64,73 @@ def twins(subjects: Sequence[Subject]) -> tuple[Subject, Subject] | None:
     return None
 
 
+def comparison(subjects: Sequence[Subject]) -> Comparison | None:
+    """How much better and how much dearer; None if there is nothing to compare."""
+    pair = twins(subjects)
+    if pair is None:
+        return None
+    twin, own = pair
+    if twin.seen is None or own.seen is None or twin.accuracy is None or own.accuracy is None:
+        return None
+    costs: list[tuple[str, float, float, str]] = [("MACs", own.seen.cost.macs, twin.seen.cost.macs, "")]
+    if own.deployed and twin.deployed:
+        costs.append(("latency when deployed", 1e3 * own.deployed, 1e3 * twin.deployed, " ms"))
+    if own.latency and twin.latency:
+        costs.append(("latency in torch", 1e3 * own.latency, 1e3 * twin.latency, " ms"))
+    costs.append(("parameters", own.seen.cost.parameters, twin.seen.cost.parameters, ""))
+    return Comparison(
+        own=own.record.name,
+        twin=twin.record.name,
+        accuracies=(own.accuracy, twin.accuracy),
+        samples=len(own.seen.task.data.test.labels),
+        costs=costs,
+    )
+
+
 def result(subjects: Sequence[Subject]) -> str:
     """One sentence about what came out."""
-    pair = twins(subjects)
-    if pair is not None and (compared := _compared(*pair)):
-        return compared
+    if (found := comparison(subjects)) is not None:
+        better = f"{abs(found.points):.1f} points {'more' if found.points >= 0 else 'less'} accurate than"
+        costs = [_times(own, other, what) for what, own, other, _ in found.costs]
+        return f"{found.own} is {better} {found.twin}, with {', '.join(costs[:-1])} and {costs[-1]}."
     for subject in subjects:
         if subject.accuracy is not None:
             return f"{subject.record.name} gets {subject.accuracy:.1%} of the test images right."
     return "No run has finished an epoch yet."
 
 
-def _compared(twin: Subject, own: Subject) -> str:
-    """How much better and how much dearer; nothing if one of them has no result."""
-    if twin.seen is None or own.seen is None or twin.accuracy is None or own.accuracy is None:
-        return ""
-    points = 100 * (own.accuracy - twin.accuracy)
-    samples = len(own.seen.task.data.test.labels)
-    error = 100 * (standard_error(own.accuracy, samples) ** 2 + standard_error(twin.accuracy, samples) ** 2) ** 0.5
-    better = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} accurate than"
-    costs = [_times(own.seen.cost.macs, twin.seen.cost.macs, "MACs")]
-    if own.latency and twin.latency:
-        costs.append(_times(own.latency, twin.latency, "latency"))
-    costs.append(_times(own.seen.cost.parameters, twin.seen.cost.parameters, "parameters"))
-    return (
-        f"{own.record.name} is {better} {twin.record.name} ({own.accuracy:.1%} and {twin.accuracy:.1%} of {samples:,} "
-        f"test images, one run each; the standard error of the difference is {error:.1f} points), with "
-        f"{', '.join(costs[:-1])} and {costs[-1]}."
+def tiles(subjects: Sequence[Subject]) -> Iterator[Markup]:
+    """The result in large numbers, and how sure it is."""
+    if (found := comparison(subjects)) is None:
+        return
+    mine, other = found.accuracies
+    yield element(
+        "div",
+        _tile(f"{found.points:+.1f} points", "test accuracy", f"{mine:.1%} and {other:.1%}"),
+        *(_tile(_factor(a, b), what, f"{compact(a)}{unit} and {compact(b)}{unit}") for what, a, b, unit in found.costs),
+        class_="tiles",
     )
+    sure = "less than" if abs(found.points) < found.error else "more than"
+    text = (
+        f"One run each, {found.samples:,} test images: the difference in accuracy is {sure} its standard error of "
+        f"{found.error:.1f} points."
+    )
+    if not all(s.calm for s in subjects):
+        text += " The machine was busy with other work while latency was measured, so its numbers say little."
+    yield element("p", explained(text), class_="small")
+
+
+def _tile(number: str, what: str, detail: str) -> Markup:
+    return element("div", element("b", number), element("span", explained(what)), element("small", detail))
+
+
+def _factor(own: float, other: float) -> str:
+    """1.15 -> "+15%"; 2.8 -> "2.8 times"."""
+    ratio = own / max(other, 1e-12)
+    if ratio >= 1.5 or ratio <= 0.5:
+        return f"{ratio:.1f} times"
+    percent = round(100 * (ratio - 1))
+    return f"{percent:+d}%" if percent else "the same"
 
 
 def _times(own: float, other: float, what: str) -> str:

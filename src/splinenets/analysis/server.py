@@ -19,7 +19,7 @@ from .text import PAGE, png
 
 LARGEST = 5_000_000  # bytes that a page may send
 PATIENCE = 10  # seconds that the end waits for an answer
-SCRIPTS = ("draw", "explore", "flow", "told", "pad", "tour")
+SCRIPTS = ("draw", "explore", "flow", "compare", "told", "pad", "tour")
 FILES = {
     "/": ("explore.html", "text/html; charset=utf-8"),
     **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
@@ -73,7 +73,13 @@ class Handler(web.Handler):
 
     def post(self, address: SplitResult) -> web.Answer:
         """An image and positions chosen by hand; or a file."""
-        work = {"/upload": self._upload, "/answer": self._answer, "/turning": self._turning}.get(address.path)
+        work = {
+            "/upload": self._upload,
+            "/answer": self._answer,
+            "/turning": self._turning,
+            "/parting": self._parting,
+            "/strip": self._strip,
+        }.get(address.path)
         if work is None:
             return super().post(address)
         body = self.body()
@@ -87,8 +93,16 @@ class Handler(web.Handler):
     def _answer(self, body: bytes) -> dict[str, object]:
         return self.server.explorer.answer(**self._question(body, self._asked))
 
-    def _turning(self, body: bytes) -> dict[str, object]:
+    def _turning(self, body: bytes) -> dict[str, list[float]]:
         return self.server.explorer.turning(**self._question(body, self._shown))
+
+    def _parting(self, body: bytes) -> list[dict[str, object]]:
+        return self.server.explorer.parting(**self._question(body, self._two))
+
+    def _strip(self, body: bytes) -> list[dict[str, object]]:
+        return self.server.explorer.strip(
+            **self._question(body, lambda asked: {"name": str(asked["layer"]), "spline": int(asked["spline"])})
+        )
 
     def _question(self, body: bytes, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Arguments out of JSON."""
@@ -101,12 +115,17 @@ class Handler(web.Handler):
         """An image, and what is done to it."""
         return {"pixels": self._pixels(asked["image"]), "done": _number(asked.get("done"))}
 
+    def _two(self, asked: Any) -> dict[str, Any]:
+        """Two images, and what is done to each."""
+        second = self._shown({"image": asked["other"], "done": asked.get("other_done")})
+        return self._shown(asked) | {"other": second["pixels"], "other_done": second["done"]}
+
     def _asked(self, asked: Any) -> dict[str, Any]:
         """The arguments of ``Explorer.answer``."""
         return self._shown(asked) | {
             "chosen": {str(name): [*map(_number, values)] for name, values in asked["chosen"].items()},
             "look": str(asked["look"]),
-            "spline": int(asked["spline"]),
+            "picked": {str(name): int(spline) for name, spline in asked.get("picked", {}).items()},
             "told": _number(asked.get("told")),
         }
 

@@ -25,8 +25,13 @@ T = TypeVar("T")
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#6b7280"  # Okabe, Ito
 PALE = "#e5e7eb"  # lines that help the eye
+SOFT = "#d1d5db"  # what is only there to compare with
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, "#56b4e9", RED, "#000000", "#b8a600")
-CLASSES = (BLUE, ORANGE, GREEN, RED, "#9467bd", "#56b4e9", PURPLE, "#b8a600", "#8c564b", "#c2185b")
+# Ten that stay apart, also for people who see few colours: tests/test_figures.py measures by how much.
+CLASSES = (
+    "#006eb6", "#f59400", "#009d84", "#d53c00", "#7b4888", "#40c4fe", "#f29cc2", "#99cb39", "#7a4a2b", "#c2185b",
+)  # fmt: skip
+INK = "#111827"  # on colours that stay light in the dark
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 TIME = "cividis"
@@ -53,6 +58,18 @@ SETTINGS: Any = {
     "svg.hashsalt": "splinenets",  # the same figure is the same file
     "figure.dpi": 120,  # of what is drawn as pixels
 }
+# In an img a drawing follows the page's light. White is paper there and black is ink; other colours stay.
+DARK = (
+    "<style>@media (prefers-color-scheme: dark) {"
+    'path[style*="fill: #ffffff"] { fill: #1a2029 !important; }'
+    '[style*="stroke: #ffffff"] { stroke: #1a2029 !important; }'
+    '[style*="stroke: #e5e7eb"] { stroke: #3b4452 !important; }'
+    '[style*="stroke: #d1d5db"] { stroke: #4b5563 !important; }'
+    '[style*="stroke: #000000"] { stroke: #a3adba !important; }'
+    'text:not([style*="fill"]) { fill: #e5e7eb; }'
+    "}</style>"
+)
+PRINTED = 300  # dots an inch
 LAYERS = 6  # in one figure
 WIDTH = 9.0  # inches: text of 9 points stays readable on a page and on a screen
 NAME = 24  # letters of a name
@@ -94,13 +111,19 @@ def to_svg(figure: Figure) -> bytes:
 
 
 @styled
-def to_png(figure: Figure, dpi: int = 110) -> bytes:
-    """The figure as PNG, of few colours: a quarter of the size, and nobody sees it."""
+def to_png(figure: Figure, dpi: int = PRINTED) -> bytes:
+    """The figure as PNG."""
     full, small = io.BytesIO(), io.BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
-    with Image.open(full) as image:
-        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    with Image.open(full) as image:  # nothing shines through, so a quarter of the bytes says nothing
+        image.convert("RGB").save(small, "PNG", optimize=True, dpi=(dpi, dpi))
     return small.getvalue()
+
+
+def for_both_lights(drawing: bytes) -> bytes:
+    """An SVG whose paper is dark and whose ink is light where the reader wants that."""
+    head, end, rest = drawing.partition(b"<defs>")
+    return head + DARK.encode() + end + rest
 
 
 def empty_figure(height: float, width: float = WIDTH) -> Figure:
@@ -157,7 +180,8 @@ def class_map(axis: Axes, counts: Tensor, names: Sequence[str]) -> AxesImage:
 
 def class_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes]) -> None:
     """The colours of class maps, beside them."""
-    figure.colorbar(image, ax=axes, label="share of the bin's samples", shrink=0.8, aspect=30, pad=0.01)
+    label = "share of the bin's samples" if figure.get_figheight() > 2.5 else "share"
+    figure.colorbar(image, ax=axes, label=label, shrink=0.8, aspect=30, pad=0.01)
 
 
 def accuracy_axes(height: float, costs: Sequence[str]) -> tuple[Figure, list[Axes]]:

@@ -39,9 +39,9 @@ def figures(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
     out: Path = typer.Option(Path("figures"), help="Folder of the files."),  # noqa: B008
     only: list[str] | None = ONLY,
-    format_: str = typer.Option("svg", "--format", help="svg or png."),
+    format_: str | None = typer.Option(None, "--format", help="svg or png; both unless named."),
 ) -> None:
-    """Write a run's figures as files."""
+    """Write a run's figures as files: SVG, and PNG with 300 dots an inch."""
     from ..analysis.gallery import write_figures
     from ..analysis.text import printable
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, Array, Structure, byref, c_float, c_int64, c_void_p
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from ..basis import basis_matrix
 from .build import SWITCH, library
 
 
-class Geometry(NamedTuple):
-    """A 2d convolution with weights on splines, but for its knots."""
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """A 2d convolution with weights on splines, but for its knots. Whoever needs one again should keep it."""
 
     image: torch.Size  # (N, C, H, W)
     filters: int
@@ -31,6 +33,12 @@ class Geometry(NamedTuple):
     dims: int
     knots: int
     degree: int
+
+    @cached_property
+    def record(self) -> _Layer:
+        """The same for C++."""
+        sizes = (*self.image, self.filters, *self.output, *self.kernel, *self.stride, *self.padding, *self.dilation)
+        return _Layer(*sizes, self.splines, self.dims, self.knots, self.degree, _basis(self.degree))
 
 
 class _Layer(Structure):
@@ -139,12 +147,12 @@ def channels_last(x: Tensor) -> Tensor:
 def row_length(channels: int, kernel: Sequence[int], dtype: torch.dtype) -> int:
     """How many numbers a filter takes in ``arrange``'s order."""
     geometry = Geometry(torch.Size((1, channels, 1, 1)), 1, (1, 1), tuple(kernel), (1, 1), (0, 0), (1, 1), 1, 1, 1, 0)
-    return int(_call("row", dtype, byref(_layer(geometry))))
+    return int(_call("row", dtype, byref(geometry.record)))
 
 
 def arrange(geometry: Geometry, knots: Tensor, base: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Knots, float32 (dims * K, filters, fan_in), base included, as ``forward`` and ``backward`` want them."""
-    layer = _layer(geometry)
+    layer = geometry.record
     row = _call("row", dtype, byref(layer))
     arranged = torch.empty(len(knots), geometry.filters, row, dtype=dtype)
     _call("arrange", dtype, byref(layer), knots.data_ptr(), byref(_base(base)), arranged.data_ptr())
@@ -164,7 +172,7 @@ def forward(
     shape = (geometry.image[0], geometry.filters, *geometry.output)
     y = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
     pointers = (x.data_ptr(), position.data_ptr(), _at(arranged), knots.data_ptr(), _at(bias))
-    _call("forward", x.dtype, byref(_layer(geometry)), byref(_Forward(*pointers, _base(base), y.data_ptr())))
+    _call("forward", x.dtype, byref(geometry.record), byref(_Forward(*pointers, _base(base), y.data_ptr())))
     return y
 
 
@@ -181,7 +189,7 @@ def backward(
     partial = torch.empty(threads, rows * filters * row + filters)  # one share for each
     pointers = (x.data_ptr(), position.data_ptr(), arranged.data_ptr(), grad.data_ptr(), _at(x_grad))
     results = (position_grad.data_ptr(), knots_grad.data_ptr(), _at(bias_grad), partial.data_ptr())
-    _call("backward", x.dtype, byref(_layer(geometry)), byref(_Gradients(*pointers, *results, threads)))
+    _call("backward", x.dtype, byref(geometry.record), byref(_Gradients(*pointers, *results, threads)))
     return x_grad, position_grad, knots_grad, bias_grad
 
 
@@ -225,12 +233,6 @@ def propose(
 def _basis(degree: int) -> Array[c_float]:
     numbers = [number for row in basis_matrix(degree) for number in row]
     return (c_float * len(numbers))(*numbers)
-
-
-@lru_cache(maxsize=1024)
-def _layer(g: Geometry) -> _Layer:
-    sizes = (*g.image, g.filters, *g.output, *g.kernel, *g.stride, *g.padding, *g.dilation)
-    return _Layer(*sizes, g.splines, g.dims, g.knots, g.degree, _basis(g.degree))
 
 
 def _base(base: Tensor | None) -> _Base:

@@ -1,10 +1,9 @@
 """The same answer computed in several ways, and the rule that picks one. See README.md in this folder."""
 
-from .balance import balanced
 from .choice import STRATEGIES, StrategyWarning, compute, out_of_memory
 from .decision import Decision, decide, kernel_decides, pool_beside, pooled_features
 from .fused import fused, why_not
-from .mixing import Curves, mix_weights
+from .mixing import Curves, balanced, mix_weights
 from .operation import Convolution, LinearMap, Operation
 from .serving import readable, strategy, transformed
 

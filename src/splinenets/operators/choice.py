@@ -79,32 +79,34 @@ def choose(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bi
     if x.shape[0] == 0:
         return ("bank",)  # no other one has an answer for an empty batch
     name = asked()
-    if name == "fused" and (reason := why_not(x, curves, operation)):
+    if name == "fused" and (reason := why_not(x, position, curves, operation, bias)):
         raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
     if name not in ("auto", "measure"):
         return (name,)
     if torch.compiler.is_compiling():
-        return compiled_rule(x, curves, operation)
-    if name == "measure" or x.device.type not in ("cpu", "meta"):
+        return compiled_rule(x, position, curves, operation, bias)
+    if name == "measure" or not (x.is_cpu or x.is_meta):
         return measure(x, position, curves, operation, bias)
-    return rule(x, curves, operation)
+    return rule(x, position, curves, operation, bias)
 
 
-def rule(x: Tensor, curves: Curves, operation: Operation) -> tuple[str, ...]:
+def rule(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> tuple[str, ...]:
     """What is fastest on a CPU, within 10% in 341 of 360 cases measured (docs/performance.md)."""
     if isinstance(operation, LinearMap):
         if x.shape[0] == 1:
             return ("single", "bank")
         few = x.shape[0] <= FEW and dtype_of(x) == torch.float32
         return SAFE if few else ("bank", "grouped", "single")
-    if why_not(x, curves, operation):
+    if why_not(x, position, curves, operation, bias):
         return SAFE
     return ("fused", *SAFE)
 
 
-def compiled_rule(x: Tensor, curves: Curves, operation: Operation) -> tuple[str, ...]:
+def compiled_rule(
+    x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None
+) -> tuple[str, ...]:
     """The same for a graph, which may be asked for any batch size: only such weights as do not depend on it."""
-    if not why_not(x, curves, operation):
+    if not why_not(x, position, curves, operation, bias):
         return ("fused",)
     return ("single",) if x.shape[0] == 1 else ("bank",)
 
@@ -116,14 +118,15 @@ def measure(x: Tensor, position: Tensor, curves: Curves, operation: Operation, b
     if transformed() or type(x) is not Tensor or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return SAFE  # no time can be taken here
     if case not in measured:
-        times = {name: seconds(name, x, position, curves, operation, bias) for name in candidates(x, curves, operation)}
+        given = (x, position, curves, operation, bias)
+        times = {name: seconds(name, *given) for name in candidates(*given)}
         measured[case] = tuple(sorted(times, key=lambda name: times[name]))
     return (*measured[case], *(name for name in SAFE if name not in measured[case]))
 
 
-def candidates(x: Tensor, curves: Curves, operation: Operation) -> list[str]:
+def candidates(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> list[str]:
     """The strategies worth timing: one sample after the other only pays for one."""
-    names = ["fused"] if not why_not(x, curves, operation) else []
+    names = ["fused"] if not why_not(x, position, curves, operation, bias) else []
     return [*names, "grouped", "unfold", "bank", *(["single"] if x.shape[0] == 1 else [])]
 
 

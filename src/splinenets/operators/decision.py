@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from .serving import obstacle, readable
+from .serving import obstacle
 
 
 def pooled_features(x: Tensor, channel_dim: int) -> Tensor:
@@ -78,19 +78,19 @@ class Decision(NamedTuple):
 
 def kernel_decides(features: Tensor, parent: Tensor | None, decision: Decision) -> bool:
     """Whether the kernel may decide: for one sample of float32 numbers, when nothing is to be learnt."""
-    coordinates, length = sizes = next(t for t in decision[:2] if t is not None).shape[-2:]
+    if features.shape[0] != 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return False
+    if torch.compiler.is_compiling() or obstacle(features, torch.float32, parent, *decision[:4]):
+        return False
+    weight, knots, mean, variance, *_ = decision
+    coordinates, length = sizes = (weight if knots is None else knots).shape[-2:]  # type: ignore[union-attr]
+    for t, shape in ((weight, sizes), (knots, sizes), (mean, sizes[:1]), (variance, sizes[:1])):
+        if t is not None and (t.dtype is not torch.float32 or (t.shape if t.dim() < 3 else t.shape[1:]) != shape):
+            return False
     return (
-        not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and features.shape[0] == 1
-        and not torch.is_autocast_enabled("cpu")
-        and all(t is None or t.dtype == torch.float32 for t in (features, *decision[:4]))
+        features.dtype is torch.float32
         and features.numel() == length
         and (parent is None or parent.shape == (1, coordinates))
-        and all(t is None or t.shape[-2:] == sizes for t in decision[:2])
-        and all(t is None or t.shape == (coordinates,) for t in decision[2:4])
-        and readable(parent, *decision[:4])
-        and not obstacle(features, torch.float32)
     )
 
 

@@ -7,7 +7,8 @@ to be learnt. torch.compile and torch.export see them as single nodes. The kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -33,7 +34,7 @@ library.define(
 )
 ops = torch.ops.splinenets
 # kernel (2), stride (2), margins (top, bottom, left, right), dilation (2), splines, dims, degree
-Setting: TypeAlias = tuple[list[int], list[int], list[int], list[int], int, int, int]
+Setting: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]
 
 
 def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
@@ -49,20 +50,48 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
         None if curves.base is None else curves.base.float(),
         None if bias is None else bias.float(),
     )
-    setting = (operation.kernel, operation.stride, operation.sides(), operation.dilation)
-    return _operator()(*inputs, *setting, curves.splines, curves.dims, curves.degree)
-
-
-def _operator() -> Callable[..., Tensor]:
-    """The operator, for graphs; outside of them what is behind it: the way through torch's dispatcher takes time."""
+    learning = torch.is_grad_enabled()
     if torch.compiler.is_compiling():
-        return ops.conv2d if torch.is_grad_enabled() else ops.conv2d_inference
-    return _under_autograd if torch.is_grad_enabled() else _inference
+        operator = ops.conv2d if learning else ops.conv2d_inference
+        return operator(*inputs, *operation.setting(), *curves[2:5])
+    setting = (*_setting(operation), *curves[2:5])
+    # outside of graphs what is behind the operators: the way through torch's dispatcher takes time
+    return _Differentiable.apply(*inputs, *setting) if learning else _infer(*inputs, setting)  # type: ignore[no-untyped-call,arg-type]
 
 
-def why_not(x: Tensor, curves: Curves, operation: Operation) -> str:
-    """Why ``fused`` cannot serve, or nothing."""
-    return obstacle(x, dtype_of(x), knots=curves.knots, operation=operation)
+def why_not(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> str:
+    """Why ``fused`` cannot serve, or nothing; torch's own operations say what is wrong with sizes that do not fit."""
+    knots, base, splines, dims, degree, _ = curves
+    reason = obstacle(x, dtype_of(x), position, base, bias, knots=knots, operation=operation)
+    if reason or torch.compiler.is_compiling():
+        return reason
+    assert isinstance(operation, Convolution)
+    fits = _fits(x, position, knots, base, bias, operation.kernel, splines, dims, degree)
+    return "" if fits else "needs knots, base, bias and positions whose sizes belong together"
+
+
+def _fits(
+    x: Tensor,
+    position: Tensor,
+    knots: Tensor,
+    base: Tensor | None,
+    bias: Tensor | None,
+    kernel: Sequence[int],
+    splines: int,
+    dims: int,
+    degree: int,
+) -> bool:
+    """Whether what the kernels would read has the sizes that they go by."""
+    rows, filters, fan_in = knots.shape
+    samples, channels, *_ = x.shape
+    return (
+        position.shape == (samples, splines * dims)
+        and rows % dims == 0
+        and rows // dims > degree
+        and fan_in == channels * kernel[0] * kernel[1]
+        and (base is None or base.shape == (filters, channels, *kernel))
+        and (bias is None or bias.shape == (filters,))
+    )
 
 
 def dtype_of(x: Tensor) -> torch.dtype:
@@ -70,14 +99,26 @@ def dtype_of(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
-def _geometry(x: Tensor, filters: int, rows: int, setting: Setting) -> kernels.Geometry:
+@lru_cache(maxsize=1024)
+def _setting(operation: Convolution) -> tuple[tuple[int, ...], ...]:
+    return operation.setting()
+
+
+@lru_cache(maxsize=1024)
+def _geometry(image: torch.Size, filters: int, rows: int, setting: Setting) -> kernels.Geometry:
     _, _, (top, _, left, _), _, splines, dims, degree = setting
     operation = _operation(setting)
     return kernels.Geometry(
-        *(x.shape, filters, operation.output_size(x.shape[2:])),
+        *(image, filters, operation.output_size(image[2:])),
         *(operation.kernel, operation.stride, (top, left), operation.dilation),
         *(splines, dims, rows // dims, degree),
     )
+
+
+def _fixed(setting: tuple[Any, ...]) -> Setting:
+    """A setting that can be looked up: torch hands lists to operators."""
+    kernel, stride, margins, dilation, *rest = setting
+    return tuple(kernel), tuple(stride), tuple(margins), tuple(dilation), *rest
 
 
 def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None) -> Any:
@@ -88,22 +129,18 @@ def _in_order(x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, b
     return kernels.channels_last(x), position.contiguous(), knots.contiguous(), base, bias
 
 
-def _serves(x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> bool:
-    """Whether the kernels may read all of this; torch's own operations say what is wrong with anything else.
+def _serves(
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
+) -> bool:
+    """Whether the kernels may read all of this: an operator may be given anything, even without layers of ours.
 
     There may be no kernel here for a graph that was made elsewhere.
     """
-    kernel, *_, splines, dims, degree = setting
-    rows, filters, fan_in = knots.shape
+    kernel, _, _, _, splines, dims, degree = setting
     return (
         kernels.has_kernel(x.dtype)
         and readable(x, position, knots, base, bias)
-        and position.shape == (x.shape[0], splines * dims)
-        and rows % dims == 0
-        and rows // dims > degree
-        and fan_in == x.shape[1] * kernel[0] * kernel[1]
-        and (base is None or base.shape == (filters, x.shape[1], *kernel))
-        and (bias is None or bias.shape == (filters,))
+        and _fits(x, position, knots, base, bias, kernel, splines, dims, degree)
     )
 
 
@@ -112,9 +149,15 @@ def _inference(
 ) -> Tensor:
     if not _serves(x, position, knots, base, bias, *setting):
         return _composite(x, position, knots, base, bias, *setting)
+    return _infer(x, position, knots, base, bias, _fixed(setting))
+
+
+def _infer(
+    x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, setting: Setting
+) -> Tensor:
     x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
-    geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
-    arranged = kernels.arrange(geometry, knots, base, x.dtype) if len(x) > AS_THEY_ARE else None
+    geometry = _geometry(x.shape, knots.shape[1], knots.shape[0], setting)
+    arranged = kernels.arrange(geometry, knots, base, x.dtype) if x.shape[0] > AS_THEY_ARE else None
     return kernels.forward(geometry, x, position, arranged, knots, base, bias)
 
 
@@ -122,7 +165,7 @@ def _forward(
     x: Tensor, position: Tensor, knots: Tensor, base: Tensor | None, bias: Tensor | None, *setting: Any
 ) -> tuple[Tensor, Tensor]:
     x, position, knots, base, bias = _in_order(x, position, knots, base, bias)
-    geometry = _geometry(x, knots.shape[1], knots.shape[0], setting)
+    geometry = _geometry(x.shape, knots.shape[1], knots.shape[0], _fixed(setting))
     arranged = kernels.arrange(geometry, knots, base, x.dtype)
     return kernels.forward(geometry, x, position, arranged, knots, base, bias), arranged
 
@@ -132,7 +175,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *setting, image_too, bias_too = rest
     x, grad = kernels.channels_last(x), kernels.channels_last(grad)
-    geometry = _geometry(x, arranged.shape[1], arranged.shape[0], tuple(setting))
+    geometry = _geometry(x.shape, arranged.shape[1], arranged.shape[0], _fixed(tuple(setting)))
     wanted = (image_too, bias_too)
     position, arranged = position.contiguous(), arranged.contiguous()  # hooks on what is saved may have moved them
     image, place, knots, bias = kernels.backward(geometry, x, position, arranged, grad, *wanted)

@@ -1,13 +1,14 @@
-"""Knots and positions -> weights per sample."""
+"""Knots and positions -> weights per sample; and the gradient by which knots learn."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..basis import bspline_basis, compact_basis, open_knots
+from .serving import transformed
 
 
 class Curves(NamedTuple):
@@ -73,3 +74,30 @@ def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
     values = (values / dims).view(splines, 1, -1).to(knots.dtype)
     mixed = (values @ active.view(*shares.shape, -1)).view(knots.shape[1:])
     return mixed if base is None else mixed + base.flatten(1).to(mixed.dtype)
+
+
+def balanced(knots: Tensor) -> Tensor:
+    """The same knots; in their gradient, what all weights of a filter share counts once: (..., M) -> (..., M).
+
+    Inputs of a layer are mostly positive, so a filter's M weights are all pushed the way that makes its sum larger or
+    smaller. Batch norm takes that from a weight which all samples share, and cannot take it from offsets, which differ
+    from sample to sample: most of their gradient lies in this one direction, in which the loss is M times as steep as
+    in others. So the mean of the gradient is divided by M; gradient descent does the same with parameters in which a
+    filter's mean is stored sqrt(M) times as large.
+    """
+    if not (torch.is_grad_enabled() and knots.requires_grad):
+        return knots
+    if torch.compiler.is_compiling() or transformed():  # neither of which looks into functions of our own
+        even = knots - knots.mean(-1, keepdim=True) * (1 - 1 / knots.shape[-1])
+        return even + (knots - even).detach()
+    return _Balanced.apply(knots)  # type: ignore[no-untyped-call]
+
+
+class _Balanced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, knots: Tensor) -> Tensor:
+        return knots.view_as(knots)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad - grad.mean(-1, keepdim=True) * (1 - 1 / grad.shape[-1])

@@ -99,6 +99,10 @@ class Convolution(NamedTuple):
         """Padding on every side: (top, bottom, left, right)."""
         return tuple(side for margin in self.margins() for side in margin)
 
+    def setting(self) -> tuple[tuple[int, ...], ...]:
+        """What our operators are told of a 2d convolution."""
+        return self.kernel, self.stride, self.sides(), self.dilation
+
     def output_size(self, size: torch.Size) -> tuple[int, ...]:
         """The size of what a convolution of an image of this size gives."""
         per_axis = zip(size, self.margins(), self.dilation, self.kernel, self.stride, strict=True)

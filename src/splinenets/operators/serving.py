@@ -28,6 +28,7 @@ class _AskedWhileTraced:
 
 
 _here, _traced = _Asked(), _AskedWhileTraced()
+_interpreters = torch._C._functorch.peek_interpreter_stack
 
 
 @contextmanager
@@ -54,24 +55,28 @@ def asked() -> str:
 
 
 def obstacle(
-    x: Tensor, numbers: torch.dtype, *, knots: Tensor | None = None, operation: Operation | None = None
+    x: Tensor,
+    numbers: torch.dtype,
+    *others: Tensor | None,
+    knots: Tensor | None = None,
+    operation: Operation | None = None,
 ) -> str:
     """Why our kernels cannot serve, in words that follow "the strategy 'fused'"; empty if they can.
 
-    x        what a kernel would read, ``numbers`` what it would compute with
+    x, others  what a kernel would read, ``numbers`` what it would compute with
     knots, operation  of a layer; without them the question is about what stands beside: pooling, and decisions
     """
-    if asked() not in ("auto", "fused", "measure"):
-        return f"is not what was asked for, {asked()!r}"
-    if not torch.compiler.is_compiling():
-        if type(x) not in PLAIN:
-            return f"needs plain tensors, got {type(x).__name__}"
-        if transformed():
-            return "does not know the transforms of torch.func"
-        if x.device.type == "cpu" and not readable(x, knots):
-            return "needs plain tensors, whose numbers lie in the CPU's memory"
-    if x.device.type != "cpu":
+    compiling = torch.compiler.is_compiling()
+    if (name := (_traced if compiling else _here).name) not in ("auto", "fused", "measure"):
+        return f"is not what was asked for, {name!r}"
+    if not compiling and type(x) not in PLAIN:
+        return f"needs plain tensors, got {type(x).__name__}"
+    if not compiling and _interpreters() is not None:
+        return "does not know the transforms of torch.func"
+    if not (x.device.type == "cpu" if compiling else x.is_cpu):
         return f"runs on the CPU, got {x.device.type}"
+    if not compiling and not readable(x, knots, *others):
+        return "needs plain tensors, whose numbers lie in the CPU's memory"
     if operation is not None and not is_plain_2d(operation):
         return "computes 2d convolutions without groups"
     if not _has_kernel(numbers) or (knots is not None and knots.dtype == torch.float64):
@@ -105,7 +110,7 @@ for _asked_once in (_has_kernel, _threads):
 
 def transformed() -> bool:
     """Whether torch.func is at work, whose tensors cannot be looked into."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _interpreters() is not None
 
 
 def is_plain_2d(operation: Operation) -> bool:

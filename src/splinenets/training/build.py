@@ -15,10 +15,11 @@ from ..data import Augmentation, Dataset, Split, augmentation, load, seeded, sta
 from ..data.augment import check_images
 from ..data.changes import Change, changed
 from ..data.listing import is_listed
-from ..layers import SplineLayer, check_memory
+from ..layers import SplineLayer
 from ..models import Air
 from ..projection import Projection
 from ..regularizer import MutualInformation
+from ..spec import check_memory
 from .networks import Shape, build_plain, check_answer, in_colour
 from .recipe import VALUE, Recipe
 from .told import ToldByChannels, ToldByScales, told_channels

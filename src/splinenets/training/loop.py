@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ..data import Batches, flip, in_batches, mirrored, seeded
 from ..health_check import histogram
-from ..objective import Regularized
+from ..loops import Regularized
 from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer
 from .checkpoint import TOTALS, State

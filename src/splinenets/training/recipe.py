@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from ..data.augment import augmentation
 from ..data.changes import CHANGES, Change
@@ -18,11 +17,7 @@ from ..data.folders import BROKEN
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, TAR_PREFIX, is_listed
 from ..data.streams import CHOICES as STREAMS
 from ..spec import SplineSpec
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .values import from_text, from_value
 
 STATIC = "static"
 VALUE = "value"  # the condition that the data have a column of
@@ -63,8 +58,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**62),
 }
 UNSEEN = ("stream", "workers")  # fields that change nothing in what a run computes
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table like {key = 1}"}
-TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +104,7 @@ class Recipe:
     momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
     drops             shares of the steps at which it drops
-    knots             balanced: they learn at the rate of everything else (see ``operators/balance.py``); at 0.1: as
+    knots             balanced: they learn at the rate of everything else (see ``operators/mixing.py``); at 0.1: as
                       before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
@@ -339,9 +332,6 @@ def renamed(values: Mapping[str, object]) -> dict[str, object]:
     return values if rate is None else {"knots": f"at {str(rate).removesuffix('.0')}", **values}
 
 
-# Values of fields: from text by type, from TOML with their types checked, and near misses named
-
-
 def parse_override(text: str) -> tuple[str, object]:
     """``key=value``, as after ``--set``, read by the field's type."""
     key, equals, value = text.partition("=")
@@ -359,45 +349,3 @@ def nearest(wrong: str, right: Iterable[str]) -> str:
     right = list(right)
     close = get_close_matches(wrong, right, 1, 0.5)
     return f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(right)}"
-
-
-def from_text(key: str, text: str, kind: type) -> object:
-    """Read what a user typed for a field of this type; a tuple's members stand between commas."""
-    if get_origin(kind) is tuple:
-        return tuple(from_text(key, part.strip(), get_args(kind)[0]) for part in text.split(",") if part.strip())
-    try:
-        if kind is bool:
-            return TRUTHS[text.lower()]
-        if kind is str:
-            return text
-        if get_origin(kind) is dict:
-            return from_value(key, tomllib.loads(f"table = {text}")["table"], kind)
-        return kind(text)
-    except (ValueError, KeyError, RecursionError):  # a TOMLDecodeError is a ValueError
-        raise ValueError(f"{key} wants {WORDS[get_origin(kind) or kind]}, got {text!r}") from None
-
-
-def from_value(key: str, value: object, kind: type) -> object:
-    """Check a value that has a type already; whole numbers are numbers, and truths are not."""
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{key} wants a list, got {value!r}")
-        return tuple(from_value(key, part, get_args(kind)[0]) for part in value)
-    if get_origin(kind) is dict:
-        if not isinstance(value, dict) or not is_plain(value):
-            raise ValueError(f"{key} wants {WORDS[dict]}, of text, numbers, truths and lists, got {value!r}")
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{key} wants {WORDS[kind]}, got {value!r}")
-    return value
-
-
-def is_plain(value: object) -> bool:
-    """Whether JSON knows a value: TOML has dates too."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))

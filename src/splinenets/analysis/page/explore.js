@@ -27,6 +27,7 @@ async function ask() {
       const first = await post("answer", question(state.image, state.chosen));
       const second = state.other && await post("answer", question(state.other, {}));
       show(first, second);
+      await explainParting();
     } catch (error) {
       say(error.message);
     }
@@ -35,8 +36,8 @@ async function ask() {
 }
 
 function question(image, chosen) {
-  const { look, told } = state, done = doneTo(image);
-  return JSON.stringify({ image: sent(image), chosen, look, spline: state.picked[look], done, told: told === null ? done : told });
+  const { look, picked, told } = state, done = doneTo(image);
+  return JSON.stringify({ image: sent(image), chosen, look, picked, done, told: told === null ? done : told });
 }
 
 const sent = ({ test, pixels }) => (pixels === undefined ? { test } : { pixels });
@@ -55,9 +56,12 @@ function see(image) {
 function show(answer, second) {
   latest = { answer, second };
   preview(find("preview"), answer.pixels);
-  if (second) preview(find("preview-other"), second.pixels);
+  preview(find("goes-in"), answer.pixels);
+  if (second) for (const id of ["preview-other", "goes-in-other"]) preview(find(id), second.pixels);
+  find("goes-in-other").hidden = find("pairs").hidden = !second;
   for (const button of document.querySelectorAll("#tests button"))
     button.setAttribute("aria-pressed", String(Number(button.dataset.test) === state[state.active].test));
+  find("unusual").hidden = truth(state.image) !== null || !answer.unusual;
   find("label").textContent = named(state.image);
   find("label-other").textContent = state.other ? named(state.other) : "";
   const steered = isSteered();
@@ -66,17 +70,24 @@ function show(answer, second) {
   const marks = steered ? `; the thin marks: ${Object.keys(state.chosen).length ? "before you moved it" : "if it were told the truth"}` : "";
   find("speed").textContent = `answered in ${answer.milliseconds.toFixed(0)} ms${marks}`;
   find("release").disabled = !Object.keys(state.chosen).length;
-  find("filters").replaceChildren(...answer.filters.map((filter) =>
-    make("figure", {}, picture(filter.values, filter.rows), make("figcaption", {}, filter.title))));
+  showFilters(answer, second);
   find("near").hidden = !answer.neighbours.length;
   find("neighbours").replaceChildren(...answer.neighbours.map((near) => make("figure", {},
     make("img", { src: `images/train/${near.index}.png`, alt: about.classes[near.label] }),
     make("figcaption", {}, about.classes[near.label]))));
-  showApart(answer, second);
+  measure();
   drawWay();
 }
 
 const isSteered = () => Boolean(Object.keys(state.chosen).length) || (state.told !== null && state.told !== doneTo(state.image));
+
+// with a second image, what each of the two gets stands side by side
+function showFilters(answer, second) {
+  find("filters").classList.toggle("pairs", Boolean(second));
+  find("filters").replaceChildren(...answer.filters.map((filter, i) => make("figure", {},
+    picture(filter.values, filter.rows), ...(second ? [picture(second.filters[i].values, filter.rows)] : []),
+    make("figcaption", {}, filter.title))));
+}
 
 function named(image) {
   const label = truth(image);
@@ -130,44 +141,8 @@ function preview(canvas, pixels) {
   context.putImageData(data, 0, 0);
 }
 
-// a second image beside the first
+// choosing images
 
-function compare(on = !state.other) {
-  const mine = truth(state.image);
-  const different = about.labels.findIndex((label, i) => label !== mine && i !== state.image.test);
-  state.other = on ? { test: Math.max(different, 0) } : null;
-  state.active = on ? "other" : "image";
-  document.body.classList.toggle("comparing", on);
-  find("compare").setAttribute("aria-pressed", String(on));
-  document.querySelector('[data-image="other"]').hidden = !on;
-  activate(state.active);
-  ask();
-}
-
-function activate(which) {
-  state.active = which;
-  for (const figure of document.querySelectorAll("[data-image]")) figure.classList.toggle("active", figure.dataset.image === which);
-}
-
-function showApart(answer, second) {
-  find("apart").hidden = !second;
-  if (!second) return;
-  const apart = about.layers.map((layer) => {
-    const there = second.own[layer.name];
-    return { name: layer.title, far: sum(answer.own[layer.name].map((v, i) => Math.abs(v - there[i]))) / there.length };
-  }).sort((a, b) => b.far - a.far);
-  const [most] = apart, least = apart.at(-1);
-  const where = about.layers.length > 1 ? ` They stay closest in ${least.name}, ${least.far.toFixed(2)}.` : "";
-  find("apart").firstChild.textContent =
-    `The two ways part most in ${most.name}: ${most.far.toFixed(2)} of the curve lies between them on average.${where}`;
-}
-
-find("compare").addEventListener("click", () => compare());
-find("follow").addEventListener("click", () => {
-  state.chosen = structuredClone(latest.second.own);
-  ask();
-});
-for (const figure of document.querySelectorAll("[data-image]")) figure.addEventListener("click", () => activate(figure.dataset.image));
 find("release").addEventListener("click", () => { state.chosen = {}; ask(); });
 find("more").addEventListener("click", moreTests);
 
@@ -210,8 +185,9 @@ function describe() {
       "Each image chooses a position on every curve, and is seen through the weights that lie there. " +
       "Drag a dot to send the image elsewhere, and see what the network answers with those weights.";
   find("hint").textContent =
-    `Each row is the curve of one layer. The thick line is this image's way; hills show where ${about.seen} training images are` +
-    (about.of_ways.length ? ", thin lines the ways of some, in the colours of their classes." : ".");
+    "From top to bottom: the image, a row for the curve of each layer, and the answer. Drag a dot along its curve. " +
+    `Hills show where ${about.seen} training images are` +
+    (about.of_ways.length ? ", thin lines the ways of some in the colours of their classes." : ".");
 }
 
 async function start() {

@@ -7,19 +7,34 @@ function startPad() {
   Object.assign(context, { lineWidth: 12, lineCap: "round", lineJoin: "round", strokeStyle: pen });
   let last = null;
   const at = (event) => [event.offsetX * pad.width / pad.clientWidth, event.offsetY * pad.height / pad.clientHeight];
-  const stroke = (event) => {
-    if (!last) return;
+  const strokeTo = (place) => {
     context.beginPath();
     context.moveTo(...last);
-    context.lineTo(...(last = at(event)));
+    context.lineTo(...(last = place));
     context.stroke();
     see({ pixels: shrink(pad) });
   };
-  pad.addEventListener("pointerdown", (event) => { pad.setPointerCapture(event.pointerId); last = at(event); stroke(event); });
-  pad.addEventListener("pointermove", stroke);
+  pad.addEventListener("pointerdown", (event) => { pad.setPointerCapture(event.pointerId); last = at(event); strokeTo(last); });
+  pad.addEventListener("pointermove", (event) => { if (last) strokeTo(at(event)); });
+  drawByKeys(pad, (from, to) => { last = from; strokeTo(to); last = null; });
   for (const end of ["pointerup", "pointercancel"]) pad.addEventListener(end, () => { last = null; });
   find("clear").addEventListener("click", () => { empty(); see({ pixels: shrink(pad) }); });
   empty();
+}
+
+// arrow keys move the pen, space puts it down and lifts it
+function drawByKeys(pad, stroke) {
+  const moves = { ArrowLeft: [-7, 0], ArrowRight: [7, 0], ArrowUp: [0, -7], ArrowDown: [0, 7], " ": [0, 0] };
+  let place = [pad.width / 2, pad.height / 4], inked = false;
+  pad.addEventListener("keydown", (event) => {
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    if (event.key === " ") inked = !inked;
+    const limit = (value, most) => Math.min(Math.max(value, 0), most);
+    const [x, y] = moves[event.key], next = [limit(place[0] + x, pad.width), limit(place[1] + y, pad.height)];
+    if (inked) stroke(place, next);
+    place = next;
+  });
 }
 
 // the pad as the network's images are, in base64

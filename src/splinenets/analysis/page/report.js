@@ -27,7 +27,7 @@ function layerView(run, state, readout) {
   const height = under + row * counts.length + 30;
   const box = { x: left, y: top, width, height: tall };
   const cell = width / bins;
-  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", "aria-label": "who is where" });
+  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", tabindex: 0, "aria-label": "who is where" });
   const most = Math.max(...totals, sum(totals) / bins);
   svg.append(...bars(totals, box, most, { class: state.chosen < 0 ? "bars" : "bars faded" }));
   if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: run.colours[state.chosen] }));
@@ -44,17 +44,29 @@ function layerView(run, state, readout) {
     })));
   });
   for (const place of [0, 0.25, 0.5, 0.75, 1]) svg.append(label(left + place * width, height - 8, String(place), "middle"));
-  readout.textContent = "Point at the map to read it: each column is a bin of the spline, bright where a class fills it.";
-  svg.addEventListener("pointermove", (event) => {
-    const scale = (left + width + 10) / svg.getBoundingClientRect().width;
-    const at = svg.getBoundingClientRect();
-    const b = Math.floor(((event.clientX - at.left) * scale - left) / cell);
-    const c = Math.floor(((event.clientY - at.top) * scale - under) / row);
+  const pointer = drawn("rect", { class: "pointed", width: cell, height: row - 1, visibility: "hidden" });
+  svg.append(pointer);
+  const read = (b, c) => {
     if (b < 0 || b >= bins) return;
-    const range = `from ${(b / bins).toFixed(2)} to ${((b + 1) / bins).toFixed(2)}`;
-    readout.textContent = c >= 0 && c < counts.length
+    const range = `from ${(b / bins).toFixed(2)} to ${((b + 1) / bins).toFixed(2)}`, inside = c >= 0 && c < counts.length;
+    for (const [name, value] of Object.entries({ x: left + b * cell, y: under + row * c, visibility: inside ? "visible" : "hidden" }))
+      pointer.setAttribute(name, value);
+    readout.textContent = inside
       ? `${run.classes[c]}, ${range}: ${counts[c][b]} of ${totals[b]} positions here`
       : `${range}: ${totals[b]} positions`;
+  };
+  readout.textContent = "Point at the map, or reach it with Tab and move with the arrow keys, to read it: each column is a bin of the spline, bright where a class fills it.";
+  svg.addEventListener("pointermove", (event) => {
+    const at = svg.getBoundingClientRect(), scale = (left + width + 10) / at.width;
+    read(Math.floor(((event.clientX - at.left) * scale - left) / cell), Math.floor(((event.clientY - at.top) * scale - under) / row));
+  });
+  const held = { b: 0, c: 0 }, moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  svg.addEventListener("keydown", (event) => {
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    held.b = Math.min(Math.max(held.b + moves[event.key][0], 0), bins - 1);
+    held.c = Math.min(Math.max(held.c + moves[event.key][1], 0), counts.length - 1);
+    read(held.b, held.c);
   });
   const shown = [svg];
   if (filters) {
@@ -76,3 +88,61 @@ if (disagreeing) disagreeing.addEventListener("change", () => {
   for (const card of document.querySelectorAll(".card"))
     card.hidden = disagreeing.value !== "" && card.dataset.label !== disagreeing.value;
 });
+
+// words explain themselves, to those who point and to those who use the keyboard
+const explanation = make("div", { id: "explanation", "aria-hidden": "true" });
+function explain(event) {
+  const word = event.target.closest && event.target.closest("abbr[aria-describedby]");
+  const meaning = word && document.getElementById(word.getAttribute("aria-describedby"));
+  if (!meaning) return explanation.remove();
+  explanation.textContent = meaning.textContent;
+  document.body.append(explanation);
+  const at = word.getBoundingClientRect(), own = explanation.getBoundingClientRect();
+  const below = at.bottom + 6 + own.height < innerHeight;
+  explanation.style.left = `${Math.max(Math.min(at.left, innerWidth - own.width - 12), 12)}px`;
+  explanation.style.top = `${below ? at.bottom + 6 : at.top - own.height - 6}px`;
+}
+for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, explain);
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") explanation.remove(); });
+addEventListener("scroll", () => explanation.remove(), { passive: true });
+
+// every figure can be taken along, for light paper: as it is drawn, and as pixels for print
+const PRINTED = 3; // pixels for one of the drawing
+function offer(content, name, ending) {
+  const link = make("a", { href: content, download: `${name}.${ending}` });
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+function onLightPaper(source) {
+  const [head, body] = source.split(",");
+  return head.includes("svg") ? `${head},${btoa(atob(body).replace("(prefers-color-scheme: dark)", "not all"))}` : source;
+}
+async function asPixels(source) {
+  const drawing = new Image();
+  drawing.src = source;
+  await drawing.decode();
+  const canvas = make("canvas", { width: drawing.naturalWidth * PRINTED, height: drawing.naturalHeight * PRINTED });
+  canvas.getContext("2d").drawImage(drawing, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/png");
+}
+for (const figure of document.querySelectorAll("figure[data-name]")) {
+  const source = figure.querySelector("img").src, vector = source.startsWith("data:image/svg");
+  const save = (ending, content) => {
+    const button = make("button", { type: "button", class: "save", "aria-label": `save this figure as ${ending.toUpperCase()}` }, ending.toUpperCase());
+    button.addEventListener("click", async () => offer(await content(), figure.dataset.name, ending));
+    figure.querySelector("figcaption").append(button);
+  };
+  if (vector) save("svg", () => onLightPaper(source));
+  save("png", () => (vector ? asPixels(onLightPaper(source)) : source));
+}
+
+// the contents show where one is
+const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+const headings = [...document.querySelectorAll("h2[id]")];
+function here() {
+  const last = headings.filter((heading) => heading.getBoundingClientRect().top < innerHeight / 3).at(-1) || headings[0];
+  for (const [id, link] of links) link.setAttribute("aria-current", String(Boolean(last) && id === last.id));
+}
+addEventListener("scroll", here, { passive: true });
+here();

@@ -2,11 +2,11 @@
 let tourStep = -1;
 
 const SEEING = { where: "image", text: () => "This picture goes in. The bars show how likely the network finds each class; the tick marks the true one." };
-const WAY = { where: "flow", text: () => "Each row is the curve of one layer's weights. The thick line is the picture's way: where it crosses a row lie the weights it gets. Thin lines are training images in the colours of their classes." };
+const WAY = { where: "flow", text: () => "The picture's way, from top to bottom: each row is the curve of one layer's weights, and the dot is the place whose weights the picture gets. They are drawn above it, and along the curve those it could have had. Below, ribbons lead to the answer." };
 const CHOSEN = [
   SEEING, WAY,
   { where: "flow", act: dragToAnother, text: () => "Now the dot moves by hand: all filters of the layer slide along their curves, and with other weights the network gives another answer. The ring marks where the picture itself went." },
-  { where: "image", act: () => { letGo(); if (!state.other) compare(true); }, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two are seen through different weights. Send the first along the second's way and watch the answer." },
+  { where: "apart", act: showSecond, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two are seen through different weights. Swap one layer's weights, or send the first along the second's whole way, and watch the answer." },
 ];
 const TOLD = [
   SEEING,
@@ -36,18 +36,39 @@ async function glide(set, from, to) {
   }
 }
 
-// the drag that leads to the surest other answer; the server knows where it is
+// to the positions that lead to the surest other answer; the server knows them
 async function dragToAnother() {
   letGo();
   const image = state.image, found = await post("turning", JSON.stringify({ image: sent(image), done: doneTo(image) }));
-  if (!found.layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
-  const layers = about.layers.filter((layer) => found.layers.includes(layer.name));
+  const layers = about.layers.filter((layer) => found[layer.name]), step = tourStep;
+  if (!layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
   look(layers[0]);
-  const from = latest.answer.own[layers[0].name][state.picked[layers[0].name]];
-  await glide((position) => layers.forEach((layer) => drag(layer, position)), from, found.position);
+  const { own } = latest.answer;
+  await glide((share) => {
+    for (const { name } of layers) state.chosen[name] = found[name].map((to, i) => own[name][i] + (to - own[name][i]) * share);
+    drawWay();
+    ask();
+  }, 0, 1);
+  await settled();
+  if (tourStep !== step) return;
+  const { chances, own_chances: own } = latest.answer, name = (all) => about.classes[likeliest(all)];
+  const how = layers.length > 1 ? "No single layer changes this answer, so all go along the way of a training picture. " : "";
+  tourSays(`${steps()[step].text()} ${how}It was ${name(own)}; now it is ${name(chances)}, ${(100 * Math.max(...chances)).toFixed(0)}%.`);
+}
+
+async function settled() {
+  while (asking) await new Promise((done) => setTimeout(done, 40));
+}
+
+async function showSecond() {
+  letGo();
+  if (!state.other) compare(true);
+  await settled();
+  if (tourStep >= 0) find("apart").scrollIntoView({ block: "center" });
 }
 
 function tourSays(text) {
+  find("tour-dots").textContent = steps().map((_, i) => (i === tourStep ? "●" : "○")).join("");
   find("tour-text").textContent = `${tourStep + 1} of ${steps().length}. ${text}`;
 }
 
