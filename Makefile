@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all campaign bench tables lint format lock browser clean
+.PHONY: demo docs test test-all campaign bench tables outputs lint format lock browser clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -17,6 +17,15 @@ test-all: lint
 # hours of attacks on everything, docs/reliability.md; stopped, it goes on where it was. WHAT="--chapter faults" for a part
 campaign: $(READY)
 	@$(BIN)/python -m campaign $(WHAT)
+
+# the site, into site/; a warning is an error
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+# what the blocks of tutorials print, run anew and written below them
+outputs: $(READY)
+	@$(BIN)/python -m benchmarks.outputs
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.engine
@@ -51,5 +60,5 @@ $(READY): pyproject.toml requirements.lock
 	@touch $(READY)
 
 clean:
-	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	@rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
 python -m benchmarks.information NAME    one of the experiments, or "all"
 
 Each experiment prints its rows and leaves benchmarks/results/information_NAME.json, of which a table of
-docs/regularizer.md is made.
+docs/regularizer_study.md is made.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 python -m benchmarks.latency [--network 'ResNet*'] [--runtime native] [--threads 1] [--rounds 15] [--keep exports]
 
 Networks of one kind are measured side by side and leave benchmarks/results/latency-resnet.json or latency-lenet.json,
-of which the tables of docs/deployment.md are made.
+and whatever else is asked for a file that --out names: the tables of docs/deployment.md are made of them. Networks that
+are told something (X) have two columns: told the same again, and ("told anew") another value in every call. With
+--batch 64, exports for throughput take so many images at once.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,27 +34,43 @@ from benchmarks.timing import RESULTS, about, write
 from splinenets.kernels import Unavailable
 from splinenets.tables import text_table
 
+TOLD = "D(12)-X-R4 closed"
 NETWORKS: dict[str, tuple[str, str | None]] = {
     "ResNet-32": ("resnet32", None),
     "ResNet-110": ("resnet110", None),
     **{
         f"ResNet-32 {spec}": ("resnet32", spec)
-        for spec in ("D(5)-C-R4", "D(5)-C-R3", "D(5)-D-R4", "H(5)-D-R4", "D(5)-D-R3", "H(5)-D-R3")
+        for spec in ("D(5)-C-R4", "D(5)-C-R3", "D(5)-D-R4", "H(5)-D-R4", "D(5)-D-R3", "H(5)-D-R3", TOLD)
     },
-    **{f"LeNet-{width}": (f"lenet{width}", None) for width in (32, 64, 128)},
+    **{f"LeNet-{width}": (f"lenet{width}", None) for width in (4, 32, 64, 128)},
     **{f"LeNet-32 {kind}({k})-D-R3": ("lenet32", f"{kind}({k})-D-R3") for kind in "DH" for k in (2, 3, 4, 5)},
+    f"LeNet-4 {TOLD}": ("lenet4", TOLD),
+    "MobileNetV2": ("mobilenetv2", None),  # 0.5x, 96 x 96 pixels
+    "MobileNetV2 D(5)-C-R4": ("mobilenetv2", "D(5)-C-R4"),
 }
 FAMILIES = ("resnet", "lenet")
-# what is divided by what, and what the quotient should be
+WITHOUT_AVX512 = ("avx2",)
+# what is divided by what, and what the quotient should be: the best runtime of each in float32, or one that is named
 RATIOS = {
-    ("ResNet-32 D(5)-C-R4", "ResNet-32"): "<= 1.4",
-    ("ResNet-32 D(5)-C-R3", "ResNet-32"): "<= 1.7",
+    ("ResNet-32 D(5)-C-R4", "ResNet-32"): "<= 1.08",
+    ("ResNet-32 D(5)-C-R3", "ResNet-32"): "<= 1.18",
+    ("ResNet-32 D(5)-C-R4 in onnxruntime", "ResNet-32 in onnxruntime"): "<= 1.6",
+    ("ResNet-32 D(5)-C-R3 in onnxruntime", "ResNet-32 in onnxruntime"): "<= 1.9",
     ("ResNet-110", "ResNet-32 D(5)-C-R4"): ">= 2.7",
     ("ResNet-110", "ResNet-32 H(5)-D-R4"): ">= 2",
     ("ResNet-110", "ResNet-32 D(5)-D-R3"): "",
     ("ResNet-110", "ResNet-32 H(5)-D-R3"): "",
+    ("ResNet-110", "ResNet-32 H(5)-D-R3 in native int8"): ">= 1.5",
+    (f"ResNet-32 {TOLD} in native", "ResNet-32 in native"): "<= 1.05",
+    (f"ResNet-32 {TOLD} in native, told anew", "ResNet-32 in native"): "",
+    (f"LeNet-4 {TOLD} in native", "LeNet-4 in native"): "<= 1.05",
+    (f"LeNet-4 {TOLD} in native, told anew", "LeNet-4 in native"): "",
     ("LeNet-128", "LeNet-32 D(2)-D-R3"): ">= 8",
     ("LeNet-128", "LeNet-32 H(2)-D-R3"): "",
+    ("MobileNetV2 D(5)-C-R4", "MobileNetV2"): "<= 1.15",
+    ("MobileNetV2 D(5)-C-R4 in native bf16", "MobileNetV2"): "",
+    ("MobileNetV2 in native", "MobileNetV2 in onnxruntime"): "<= 1.1",
+    ("ResNet-32 in onnxruntime", "ResNet-32 D(5)-C-R3 in native"): "",
 }
 PACKAGES = ("torch", "numpy", "onnxruntime", "openvino")
 PAUSE = 0.02  # seconds in which the threads of the runtime before fall asleep
@@ -68,17 +87,29 @@ class Subject:
     net: nn.Module
     images: Tensor
     folder: Path
+    told: Tensor | None = None  # what the network is told with each image, (N, 1)
+    batch: int = 1
 
     @property
     def image(self) -> Tensor:
-        """The one image."""
-        return self.images[:1].clone()
+        """The one image, or the batch."""
+        return self._some(self.images)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The image, and what the network is told with it."""
+        return self.image, *(() if self.told is None else (self._some(self.told),))
+
+    def _some(self, values: Tensor) -> Tensor:
+        return values.repeat(-(-self.batch // len(values)), *[1] * (values.dim() - 1))[: self.batch].clone()
 
     def file(self, to: str, knots: str = "float32") -> Path:
         """An export, written when it is first asked for."""
-        path = self.folder / f"{knots}.{to}"
+        purpose = "latency" if self.batch == 1 else "throughput"
+        path = self.folder / (f"{knots}.{to}" if self.batch == 1 else f"{knots}-{purpose}.{to}")
         if not path.exists():
-            sn.export(self.net, self.images, path, to=to, knots=knots)
+            example = self.images if self.told is None else (self.images, self.told)
+            sn.export(self.net, example, path, purpose=purpose, to=to, knots=knots)
         return path
 
 
@@ -87,9 +118,9 @@ def run_eager(subject: Subject, threads: int) -> Call:
 
     def call() -> Tensor:
         with torch.inference_mode():
-            return subject.net(image)
+            return subject.net(*inputs)
 
-    image = subject.image
+    inputs = subject.inputs
     return call
 
 
@@ -97,10 +128,18 @@ def run_exported(to: str, knots: str = "float32") -> Maker:
     """Our own export."""
 
     def make(subject: Subject, threads: int) -> Call:
-        exported, image = sn.load_export(subject.file(to, knots), threads=threads), subject.image
-        return lambda: exported.forward(image)
+        exported, inputs = sn.load_export(subject.file(to, knots), threads=threads), subject.inputs
+        return lambda: exported.forward(*inputs)
 
     return make
+
+
+def run_told_anew(subject: Subject, threads: int) -> Call:
+    """The native export, told another value in every call."""
+    assert subject.told is not None
+    exported, image = sn.load_export(subject.file("native"), threads=threads), subject.image
+    values = cycle(subject.told.split(1))
+    return lambda: exported.forward(image, next(values))
 
 
 def run_openvino(subject: Subject, threads: int) -> Call:
@@ -108,8 +147,8 @@ def run_openvino(subject: Subject, threads: int) -> Call:
     core = import_module("openvino").Core()
     options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     request = core.compile_model(str(subject.file("onnx")), "CPU", options).create_infer_request()
-    image = subject.image.numpy()
-    return lambda: request.infer({0: image})
+    inputs = dict(enumerate(each.numpy() for each in subject.inputs))
+    return lambda: request.infer(inputs)
 
 
 def run_inductor(subject: Subject, threads: int) -> Call:
@@ -120,11 +159,11 @@ def run_inductor(subject: Subject, threads: int) -> Call:
     path = subject.folder / "compiled.pt2"
     if not path.exists():
         aoti_compile_and_package(torch.export.load(subject.file("pt2")), package_path=str(path))
-    compiled, image = aoti_load_package(str(path)), subject.image
+    compiled, inputs = aoti_load_package(str(path)), subject.inputs
 
     def call() -> Tensor:
         with torch.inference_mode():
-            return compiled(image)
+            return compiled(*inputs)
 
     return call
 
@@ -137,9 +176,12 @@ RUNTIMES: dict[str, Maker] = {
     "native": run_exported("native"),
     "native bf16": run_exported("native", "bf16"),
     "native int8": run_exported("native", "int8"),
+    "native, told anew": run_told_anew,
 }
 USUAL = tuple(name for name in RUNTIMES if name != "aotinductor")  # that one compiles for minutes
-ROUNDED = ("native bf16", "native int8")  # not compared with networks in float32
+ROUNDED = ("native bf16", "native int8")
+ANEW = "native, told anew"
+APART = (*ROUNDED, ANEW)  # not compared with networks in float32, or that do less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +204,7 @@ def measure(
     rounds: int,
     folder: Path,
     note: Callable[[str], None],
+    batch: int = 1,
 ) -> list[Timing]:
     """Prepare everything, then measure in turns: each has some calls, then the next one, round after round.
 
@@ -170,7 +213,7 @@ def measure(
     calls = {
         (network, runtime, count): call
         for network in networks
-        for runtime, count, call in _prepare(network, runtimes, tuple(threads), folder, note)
+        for runtime, count, call in _prepare(network, runtimes, tuple(threads), folder, note, batch)
     }
     seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
     for _ in range(rounds):
@@ -202,14 +245,20 @@ def _turn(call: Call, threads: int) -> list[float]:
 
 
 def _prepare(
-    network: str, runtimes: Iterable[str], threads: tuple[int, ...], folder: Path, note: Callable[[str], None]
+    network: str,
+    runtimes: Iterable[str],
+    threads: tuple[int, ...],
+    folder: Path,
+    note: Callable[[str], None],
+    batch: int,
 ) -> Iterator[tuple[str, int, Call]]:
     note(f"preparing {network}")
     place = folder / network
     place.mkdir(parents=True, exist_ok=True)
-    subject = Subject(*_build(network), place)
+    net, images = _build(network)
+    subject = Subject(net, images, place, torch.rand(len(images), 1) if _is_told(network) else None, batch)
     for runtime in runtimes:
-        if runtime in ROUNDED and NETWORKS[network][1] is None:
+        if (runtime in ROUNDED and NETWORKS[network][1] is None) or (runtime == ANEW and subject.told is None):
             continue
         try:
             for count in threads:
@@ -222,33 +271,75 @@ def _build(network: str) -> tuple[nn.Module, Tensor]:
     """A network with random weights and sane batch norms; how long it takes does not depend on what it knows."""
     torch.manual_seed(0)
     name, spec = NETWORKS[network]
-    net, images = sn.models.build(name), torch.randn(16, 3, 32, 32)
+    mobile = name == "mobilenetv2"
+    net, images = (
+        mobilenet() if mobile else sn.models.build(name),
+        torch.randn(16, 3, *(96, 96) if mobile else (32, 32)),
+    )
     with torch.no_grad():
         for _ in range(20):
             net(images)
-    return (net if spec is None else sn.convert(net, spec, example=images, spread=0.1)).eval(), images
+    if spec is not None:
+        told = _is_told(network)
+        net = sn.convert(net, spec, example=None if told else images, spread=0.1)
+        net = sn.condition(net) if told else net
+    return net.eval(), images
+
+
+def _is_told(network: str) -> bool:
+    return NETWORKS[network][1] == TOLD
+
+
+def mobilenet() -> nn.Module:
+    """MobileNetV2 of half the width, as the transformers package has it."""
+    transformers = import_module("transformers")
+    config = transformers.MobileNetV2Config(depth_multiplier=0.5, image_size=96, num_labels=10, tf_padding=False)
+    net: nn.Module = transformers.MobileNetV2ForImageClassification(config)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+    return Logits(net)
+
+
+class Logits(nn.Module):
+    """A network of transformers that gives its logits alone."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, classes)."""
+        logits: Tensor = self.net(images).logits
+        return logits
 
 
 def macs(network: str) -> int:
     """What a network's time would be if only multiply-accumulates took any."""
     net, images = _build(network)
-    return sn.cost(net, images[:1]).macs
+    return sn.cost(net, (images[:1], torch.rand(1, 1)) if _is_told(network) else images[:1]).macs
 
 
 def fastest(timings: Iterable[Timing], threads: int) -> dict[str, Timing]:
     """The best runtime of each network, all in float32."""
     best: dict[str, Timing] = {}
     for timing in timings:
-        if timing.threads == threads and timing.runtime not in ROUNDED:
+        if timing.threads == threads and timing.runtime not in APART:
             best[timing.network] = min(timing, best.get(timing.network, timing), key=lambda t: t.median)
     return best
+
+
+def compared(timings: Sequence[Timing], threads: int) -> dict[str, Timing]:
+    """The best of each network by its name, and every one by "network in runtime"."""
+    named = {f"{t.network} in {t.runtime}": t for t in timings if t.threads == threads}
+    return {**named, **fastest(timings, threads)}
 
 
 def quotients(timings: list[Timing]) -> list[tuple[str, int, float, str, str]]:
     """What is divided by what, threads, the quotient of medians, the target, and the runtimes: the best of each."""
     rows = []
     for threads in sorted({t.threads for t in timings}):
-        best = fastest(timings, threads)
+        best = compared(timings, threads)
         for (upper, lower), target in RATIOS.items():
             if upper in best and lower in best:
                 runtimes = f"{best[upper].runtime} / {best[lower].runtime}"
@@ -294,24 +385,24 @@ def read(family: str) -> Measured:
     return Measured(content["macs"], [Timing(**timing) for timing in content["timings"]])
 
 
-def ratios() -> str:
+def ratios(files: Sequence[str] = FAMILIES) -> str:
     """The best runtime of each network, one by the other, as a table."""
     lines = ["| ratio of medians | one thread | two threads | by MACs |", "|---|---|---|---|"]
-    for measured in map(read, FAMILIES):
-        one, two = (fastest(measured.timings, threads) for threads in (1, 2))
+    for measured in map(read, files):
+        each = [compared(measured.timings, threads) for threads in (1, 2)]
         for upper, lower in RATIOS:
-            if upper in one and lower in one:
-                times = (best[upper].median / best[lower].median for best in (one, two))
-                by_macs = measured.macs[upper] / measured.macs[lower]
-                cells = " | ".join(f"{ratio:.2f}" for ratio in (*times, by_macs))
-                lines.append(f"| {_spline(upper)} over {_spline(lower)} | {cells} |")
+            times = [best[upper].median / best[lower].median for best in each if upper in best and lower in best]
+            if times:
+                by_macs = measured.macs[upper.partition(" in ")[0]] / measured.macs[lower.partition(" in ")[0]]
+                cells = [*(f"{ratio:.2f}" for ratio in times), *[""] * (2 - len(times)), f"{by_macs:.2f}"]
+                lines.append(f"| {_spline(upper)} over {_spline(lower)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def milliseconds() -> str:
-    """Every network in every runtime, as a table for each kind of network."""
+def milliseconds(files: Sequence[str] = FAMILIES) -> str:
+    """Every network in every runtime, as a table for each file."""
     tables = []
-    for measured in map(read, FAMILIES):
+    for measured in map(read, files):
         runtimes, rows = in_milliseconds(measured.timings)
         lines = [f"| ms, median (95%) | {' | '.join(runtimes)} |", "|---" * (len(runtimes) + 1) + "|"]
         for network, threads, texts in rows:
@@ -321,7 +412,7 @@ def milliseconds() -> str:
 
 
 def _spline(network: str) -> str:
-    return f"Spline-{network}" if " " in network else network
+    return f"Spline-{network}" if " " in network.partition(" in ")[0] else network
 
 
 def _processor() -> str:
@@ -342,7 +433,7 @@ def chosen_networks(patterns: Sequence[str]) -> list[str]:
 
 def result_file(networks: Iterable[str]) -> Path:
     """Where results of these networks are kept: a file for each kind, as only those are compared with each other."""
-    kinds = {name.partition("-")[0].lower() for name in networks}
+    kinds = {name.partition(" ")[0].partition("-")[0].lower() for name in networks}
     return RESULTS / ("latency.json" if len(kinds) > 1 else f"latency-{kinds.pop()}.json")
 
 
@@ -352,13 +443,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--network", action="append", help="pattern of names; may be given several times")
     parser.add_argument("--runtime", action="append", choices=RUNTIMES, help="default: all but aotinductor")
     parser.add_argument("--threads", action="append", type=int, help="default: 1 and 2")
+    parser.add_argument("--batch", type=int, default=1, help="images at a time")
     parser.add_argument("--rounds", type=int, default=15, help="turns of ten calls that each has; 0 only prepares")
     parser.add_argument("--keep", type=Path, help="folder in which exports are kept and found again")
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results of this clone)")
     options = parser.parse_args(arguments)
     options.threads = options.threads or [1, 2]
-    if min(options.threads) < 1:
-        parser.error(f"threads must be 1 or more, got {min(options.threads)}")
+    if min(*options.threads, options.batch) < 1:
+        parser.error(f"threads and batch must be 1 or more, got {min(*options.threads, options.batch)}")
     try:
         options.networks = chosen_networks(options.network or ["*"])
     except ValueError as error:
@@ -376,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.runtime or USUAL,
             options.threads,
             rounds=options.rounds,
+            batch=options.batch,
             folder=options.keep or Path(folder),
             note=lambda text: print(text, file=sys.stderr, flush=True),
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import torch
 from campaign import results as campaign
@@ -29,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import RESULTS as ALL_RESULTS
+from splinenets import shipped
 from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
 from splinenets.reproduce.outcome import Found
 
@@ -93,17 +95,42 @@ def outcome(files: Sequence[Path]) -> str:
 
 def summary() -> str:
     """Some SplineNets beside their static twins, by the table of their experiment."""
-    lines = ["| network | static twin, % | SplineNet, % | gain | seeds | epochs |", "|---|---|---|---|---|---|"]
+    head = (
+        "network",
+        "plain twin, %",
+        "SplineNet, %",
+        "gain",
+        "test loss, plain and spline",
+        "MACs",
+        "parameters",
+        "seeds",
+    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, row, title in SUMMARY:
         results = results_of(name)
         twin = next(each.twin for each in EXPERIMENTS[name].rows if each.name == row)
         seeds = sorted(set(results[row]) & set(results[twin]))
         own, plain = ([100 * results[each][seed].accuracy for seed in seeds] for each in (row, twin))
-        epochs = len(results[row][seeds[0]].epochs)
-        gain = mean(own) - mean(plain)
-        cells = f"{mean(plain):.2f} | {mean(own):.2f} | {gain:+.2f} | {len(seeds)} | {epochs}"
-        lines.append(f"| {title}, {row} | {cells} |")
+        losses = (mean(results[each][seed].epochs[-1]["test_loss"] for seed in seeds) for each in (twin, row))
+        one, other = results[row][seeds[0]], results[twin][seeds[0]]
+        cells = (
+            f"{title}, {row}",
+            f"{mean(plain):.2f}",
+            f"{mean(own):.2f}",
+            difference([a - b for a, b in zip(own, plain, strict=True)]),
+            " and ".join(f"{loss:.3f}" for loss in losses),
+            f"x {one.macs / other.macs:.2f}",
+            f"x {one.parameters / other.parameters:.1f}",
+            f"{len(seeds)}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def difference(each: Sequence[float]) -> str:
+    """Mean and standard error over seeds."""
+    error = f" ± {stdev(each) / len(each) ** 0.5:.2f}" if len(each) > 1 else ""
+    return f"{mean(each):+.2f}{error}"
 
 
 def beside_lenet128() -> str:
@@ -168,6 +195,24 @@ def mnist_costs() -> Iterator[str]:
         yield f"| {spec} | {printed} | {found.parameters:,} | {found.parameters / 2**20:.2f} |"
 
 
+def card(name: str) -> str:
+    """What is known of a network that ships."""
+    net = sn.pretrained(name)
+    known: dict[str, Any] = net.card  # type: ignore[assignment]
+    file = shipped.FOLDER / shipped.file_name(name)
+    lines = {
+        "network": f"{known['network']}, {known['model']}; {', '.join(known['plain'])} stays plain",
+        "input": f"{known['channels']} x {known['image_size']} x {known['image_size']}, {known['augment']}",
+        "classes": ", ".join(known["classes"]),
+        "trained on": f"{known['data']}, {known['epochs']} epochs, seed {known['seed']}",
+        "test accuracy": f"{known['test_accuracy']:.2%}",
+        "parameters": f"{known['parameters']:,}",
+        "MACs for an image": f"{known['macs']:,}",
+        "file": f"{file.stat().st_size / 1e6:.1f} MB",
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in lines.items())])
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
     "told": ("README.md", turned.told),
     "turned": ("docs/conditions.md", turned.turned),
@@ -188,11 +233,13 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "versions": ("docs/performance.md", versions.versions),
     "folders": ("docs/training.md", folders.table),
     "streaming": ("docs/data.md", streaming.table),
-    **{name: ("docs/regularizer.md", partial(information.table, name)) for name in information.COLUMNS},
-    "regulariser, cost": ("docs/regularizer.md", regularizer.added),
+    **{name: ("docs/regularizer_study.md", partial(information.table, name)) for name in information.COLUMNS},
+    "regulariser, cost": ("docs/regularizer_study.md", regularizer.added),
+    **{f"card of {name}": ("docs/reference/models.md", partial(card, name)) for name in shipped.names()},
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
+TOLD = "told.svg"
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 
 
@@ -212,6 +259,7 @@ def main() -> None:
         path.write_text(filled(path.read_text()))
     figures = ROOT / "docs" / "figures"
     (figures / HISTOGRAMS).write_text(information.figure())
+    (figures / TOLD).write_text(turned.figure())
     for name in DRAWN:
         draw(results_of(name), figures / f"{name}.svg")
 

@@ -25,8 +25,9 @@ def picture(path, image):
     path.write_bytes(head + image.permute(1, 2, 0).contiguous().numpy().tobytes())
 
 
-def answers(folder, *words):
-    done = subprocess.run(["./classify", *map(str, words)], cwd=folder, capture_output=True, text=True, check=False)
+def answers(folder, *words, emulator=None):
+    command = [*([emulator] if emulator else []), "./classify", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return torch.tensor([float(line) for line in done.stdout.splitlines()[:-1]])
 
@@ -47,6 +48,25 @@ def test_the_folder_answers_as_python_does_to_the_bit(tmp_path):
         done = subprocess.run(["./classify", *words], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
+
+
+CROSS = ("aarch64-linux-gnu-g++", "aarch64-linux-gnu-gcc", "qemu-aarch64")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(any(shutil.which(tool) is None for tool in CROSS), reason=f"needs {', '.join(CROSS)}")
+def test_a_folder_for_another_processor(tmp_path):
+    net, some = network("lenet4", "H(5)-D-R3")
+    folder = tmp_path / "net"
+    export_c(net, some, folder, metadata={"preparation": NORMALISE})
+    compilers = (f"CXX={CROSS[0]} -static", f"CC={CROSS[1]}", "ARCH=armv8-a")
+    subprocess.run(["make", "-s", *compilers], cwd=folder, check=True, capture_output=True)
+    exported = load_export(folder / "network.native")
+    for image in sn.data.load("embedded").test.images[:3]:
+        picture(folder / "picture.pgm", image)
+        expected = exported(sn.data.prepare(image[None], NORMALISE))[0]
+        found = answers(folder, "network.native", "picture.pgm", emulator=CROSS[2])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_a_folder_is_new_and_whole(tmp_path):

@@ -2,14 +2,15 @@
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from benchmarks import information, search, tables, timing
+from benchmarks import animations, information, search, tables, timing, turned
 
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = (*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md")
+PAGES = (*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md")
 
 
 def test_links_lead_somewhere():
@@ -44,6 +45,20 @@ def test_a_table_that_is_not_registered_is_not_written():
 
 def test_the_drawn_histograms_are_up_to_date():
     assert (DOCS / "figures" / tables.HISTOGRAMS).read_text() == information.figure()
+
+
+def test_the_picture_of_told_networks_is_up_to_date():
+    assert (DOCS / "figures" / tables.TOLD).read_text() == turned.figure()
+
+
+@pytest.mark.parametrize("name", animations.PICTURES)
+def test_moving_pictures_are_small_and_whole(name):
+    """Those that nothing is trained for are what their script draws."""
+    file = animations.path_of(name)
+    assert file.stat().st_size < 200_000
+    assert ElementTree.parse(file).findall(".//{http://www.w3.org/2000/svg}animate")
+    if name in ("curve", "knots", "decision"):
+        assert file.read_text() == animations.PICTURES[name]()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -38,7 +38,8 @@ NOT_RUN = {
     "bench": "measures for minutes",
 }
 # How Python blocks start that are compiled and not run, and why.
-NOT_EXECUTED = {"import openvino": "not among the packages that tests have"}
+ABSENT = "not among the packages that tests have"
+NOT_EXECUTED = {"import openvino": ABSENT, "import timm": ABSENT, "import torchvision": ABSENT}
 # What takes seconds and is run on another page too; the slow test runs it here as well.
 LATER = {
     "README.md": ["report"],
@@ -46,7 +47,7 @@ LATER = {
     "figures.md": ["figures"],
     "deployment.md": ["package = torch._inductor"],
 }
-FOREIGN = ("pip", "source", "export", "tensorboard")  # other programs in shell blocks
+FOREIGN = ("pip", "source", "export", "tensorboard", "git", "cd")  # other programs in shell blocks
 
 
 @pytest.fixture
@@ -86,6 +87,7 @@ def test_pages_run_to_the_last_line(name, folder):
         ("```python\n1 +\n```", "invalid syntax"),
         ("```sh\nsplinenets fly\n```", "page.md:2: there is no command fly"),
         ("```sh\nsplinenets profile \\\n  lenet8 --wings 2\n```", "No such option: --wings"),
+        ("```sh\nsplinenets --wings\n```", "page.md:2"),
         ("```sh\nsplinenets evaluate runs/nowhere\n```", "page.md:2: splinenets: .*nowhere"),
         ("```sh\ntorchrun --nproc-per-node 2 -m splinenets train --wings\n```", "No such option: --wings"),
         ("```sh\nfly away\n```", "page.md:2: who can run fly"),
@@ -121,9 +123,10 @@ class Reader:
             elif piece.language in ("sh", "span"):
                 for number, line in command_lines(piece):
                     self.do(line, f"{self.page.name}:{number}", piece.language)
-            else:
+            elif piece.language != "output":
                 assert piece.language == "", f"{self.page.name}:{piece.line}: who can run {piece.language}?"
-                assert "splinenets " not in piece.text, f"{self.page.name}:{piece.line}: commands stand in ```sh"
+                command = re.search(r"^\s*splinenets ", piece.text, re.MULTILINE)
+                assert not command, f"{self.page.name}:{piece.line}: commands stand in ```sh"
 
     def execute(self, piece):
         code = compile("\n" * (piece.line - 1) + piece.text, str(self.page), "exec")
@@ -169,6 +172,11 @@ def parse(words, where):
     """Give the words to the command's parser; False if they only name a command."""
     command, rest = typer.main.get_command(app), list(words)
     while hasattr(command, "commands") and rest:
+        if rest[0].startswith("--"):
+            assert rest[0] in ["--help", *(name for option in command.params for name in option.opts)], where
+            return False
+        if rest[0] == "COMMAND":
+            return False
         assert rest[0] in command.commands, f"{where}: there is no command {rest[0]}"
         command = command.commands[rest.pop(0)]
     if not rest:

@@ -660,7 +660,7 @@ def test_get_that_fails_is_one_sentence_and_code_2(run, tiny_mnist):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["get", "mnits"], "unknown data set 'mnits', choose from ['cifar10', 'embedded', 'fashion-mnist', 'mnist']"),
+        (["get", "mnits"], "unknown data set 'mnits', choose from cifar10, embedded, fashion-mnist, mnist"),
         (["get", "mnist", "cifar"], "unknown data set 'cifar'"),
         (["get"], "Missing argument"),
         (["got"], "No such command"),

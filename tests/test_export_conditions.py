@@ -205,3 +205,15 @@ def test_names_that_an_export_cannot_have(tmp_path):
         sn.export(sn.condition(net, name="images"), (some, 0.5), tmp_path / "net.onnx")
     with pytest.raises(ValueError, match="the condition 'angle' is missing"):
         sn.export(sn.condition(net, name="angle"), some, tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_filters_stay_only_while_the_network_is_told_the_same(threads, tmp_path):
+    net, some, given = told_network("mixed")
+    sn.export(net, (some, given), tmp_path / "net.native", purpose="throughput")
+    exported, angle = sn.load_export(tmp_path / "net.native", threads=threads), given["angle"]
+    expected = net(some, angle)
+    for at in ([0], [0], [3], [0], [0, 3, 3, 0, 5], [5], [5], [1, 1], [1], [1, 1]):
+        torch.testing.assert_close(exported(some[at], angle[at]), expected[at], rtol=0, atol=1e-5)
+        other = [(i + 7) % len(some) for i in at]  # other images, told the same
+        torch.testing.assert_close(exported(some[other], angle[at]), net(some[other], angle[at]), rtol=0, atol=1e-5)

@@ -160,7 +160,7 @@ def test_measures_have_their_closed_forms():
     assert layer.saturated == pytest.approx(0.04)
     assert layer.information == pytest.approx(math.log2(5), abs=0.005)
     assert layer.drift is None
-    assert (layer.coordinates, layer.ailing, layer.advice) == (1, 0, "")
+    assert (layer.coordinates, layer.unhealthy, layer.advice) == (1, 0, "")
 
 
 def test_drift_is_the_distance_that_distributions_moved():
@@ -189,10 +189,10 @@ def test_a_layer_is_as_most_of_its_coordinates_are():
     position = torch.rand(300, 10)
     position[:, :4] = 0.5
     layer = health({"layer": position})["layer"]
-    assert (layer.verdict, layer.ailing) == ("healthy", pytest.approx(0.4))
+    assert (layer.verdict, layer.unhealthy) == ("healthy", pytest.approx(0.4))
     position[:, 4:6] = 0.5 + 0.1 * torch.rand(300, 2)
     layer = health({"layer": position})["layer"]
-    assert (layer.verdict, layer.ailing) == ("constant", pytest.approx(0.6))
+    assert (layer.verdict, layer.unhealthy) == ("constant", pytest.approx(0.6))
 
 
 def test_surfaces_are_judged_by_coordinate():
@@ -212,7 +212,7 @@ def test_report_prints_and_is_json():
     rows = json.loads(report.to_json())
     assert rows == report.rows()
     assert [r["verdict"] for r in rows] == ["healthy", "constant"]
-    assert [layer.layer for layer in report.ailing] == ["dense"]
+    assert [layer.layer for layer in report.unhealthy] == ["dense"]
     with pytest.raises(KeyError, match="no layer 'nothing', choose from"):
         report["nothing"]
 
@@ -234,7 +234,7 @@ def test_watch_warns_once():
     assert len(watch.history) == 5
 
 
-def test_a_warning_names_some_layers_and_every_ailment():
+def test_a_warning_names_some_layers_and_every_verdict():
     torch.manual_seed(0)
     flat, two = torch.full((100, 1), 0.5), torch.randint(2, (100, 1)).float()
     report = health({f"flat{i}": flat for i in range(6)} | {"two": two, "alive": torch.rand(100, 4)})

@@ -35,6 +35,8 @@ for name in OTHERS:
         importlib.import_module(name)
     except ImportError:
         print("no", name)
+import splinenets
+assert all(hasattr(splinenets, name) for name in splinenets.__all__)
 for name in ("splinenets", "splinenets.data", "splinenets.files", "splinenets.kernels.build"):
     print(importlib.import_module(name).__name__)
 """

@@ -13,7 +13,8 @@ from tests.helpers.marks import slow_where
 from typer.testing import CliRunner
 
 import splinenets as sn
-from splinenets import cli
+from splinenets import cli, commands
+from splinenets.data import dataset
 
 ROOT = Path(__file__).parent.parent
 # who may import whom: only what stands further up. docs/architecture.md shows the same list
@@ -21,7 +22,8 @@ ORDER = [
     "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "repeats", "path", "projection",
     "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
     "costs", "histograms", "regularizer", "health_check", "loops", "constructors", "models", "data",
-    "saving", "hub", "shipped", "exporting", "serving", "training", "analysis", "reproduce", "commands", "cli",
+    "saving", "hub", "shipped", "exporting", "interface", "serving", "training", "analysis", "reproduce", "commands",
+    "cli",
 ]  # fmt: skip
 
 
@@ -111,6 +113,25 @@ def test_profile_as_json():
 )
 def test_bad_command_lines(words, complaint):
     refused(words, complaint)
+
+
+def test_help_comes_before_torch():
+    """Whoever asks for help, a version or a completion does not wait for torch."""
+    for words in (["--help"], ["train", "--help"], ["data", "get", "--help"], ["--version"]):
+        code = f"import sys\nfrom splinenets.cli import app\napp({words}, standalone_mode=False)"
+        found = subprocess.run(
+            [sys.executable, "-c", f"{code}\nassert not sys.modules.keys() & {{'torch', 'numpy', 'accelerate'}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr
+        assert found.stdout
+
+
+def test_names_that_help_lists():
+    """Help has them as words, because the lists themselves need torch."""
+    assert ", ".join(dataset.KNOWN) == commands.data.NAMES
 
 
 def test_a_process_of_its_own_says_its_version():

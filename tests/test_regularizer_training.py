@@ -50,6 +50,6 @@ def test_fifty_bins_leave_the_fewest_artefacts():
 def test_weights_of_a_fifth_are_stable_ten_times_of_ten(full_gradient, estimator):
     for seed in range(10):
         options = {"utilization": 0.2, "specialization": 0.2, "estimator": estimator}
-        # at a rate of 0.05, the full gradient of bins has 9 of 10: docs/regularizer.md, stability and remedies
+        # at a rate of 0.05, the full gradient of bins has 9 of 10: docs/regularizer_study.md, stability and remedies
         run = train_classifier(seed, epochs=2, rate=0.03, full_gradient=full_gradient, **options)
         assert alive(run), run

@@ -1,78 +1,27 @@
 """SplineNets: continuous neural decision graphs (Keskin & Izadi, NeurIPS 2018)."""
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-from . import data, models
-from .basis import bspline_basis
-from .calibration import calibrate
-from .conditions import Condition, Conditioned, condition
-from .conversion import Conversion, convert
-from .costs import Cost, cost
-from .deployment import collapse, deploy
-from .exporting import export, load_export
-from .folding import fold_batchnorm
-from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_conv3d, spline_linear
-from .health_check import health
-from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
-from .loops import HealthMetric, Regularized
-from .operators import strategy
-from .regularizer import MutualInformation
-from .saving import load, save
-from .shipped import pretrained
-from .spec import SplineSpec, Tree
-from .tracing import Positions, connect, steer, trace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Condition",
-    "Conditioned",
-    "Conversion",
-    "Cost",
-    "HealthMetric",
-    "MutualInformation",
-    "Positions",
-    "Regularized",
-    "SplineConv1d",
-    "SplineConv2d",
-    "SplineConv3d",
-    "SplineLayer",
-    "SplineLinear",
-    "SplineSpec",
-    "Tree",
-    "bspline_basis",
-    "calibrate",
-    "collapse",
-    "condition",
-    "connect",
-    "conv2d_per_sample",
-    "convert",
-    "cost",
-    "data",
-    "deploy",
-    "export",
-    "fold_batchnorm",
-    "health",
-    "load",
-    "load_export",
-    "models",
-    "pretrained",
-    "save",
-    "spline_conv1d",
-    "spline_conv2d",
-    "spline_conv3d",
-    "spline_linear",
-    "steer",
-    "strategy",
-    "trace",
-]
+if TYPE_CHECKING:
+    from .interface import *  # noqa: F403
+else:
 
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for a module
+    def __getattr__(name: str) -> Any:
+        """A part of the package, or a name of ``interface``: imported when it is first asked for.
 
-    def __getattr__(name: str) -> ModuleType:
-        """``training`` needs Accelerate and ``hub`` huggingface_hub: each is imported when it is first asked for."""
-        if name in ("hub", "training"):
+        So ``splinenets --help`` need not wait for torch, nor ``import splinenets`` for Accelerate.
+        """
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        interface = None if name.startswith("_") and name != "__all__" else import_module(".interface", __name__)
+        if not hasattr(interface, name):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(interface, name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module(".interface", __name__).__all__, "hub", "training"})

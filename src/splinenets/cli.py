@@ -14,7 +14,6 @@ import typer
 
 from . import __version__
 from .commands import data, demo, export, profile, report, reproduce, serve, train
-from .operators import out_of_memory
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
@@ -67,6 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         fail(str(error), getattr(error, "exit_code", 2))
     except (MemoryError, RuntimeError) as error:
+        from .operators import out_of_memory
+
         if not out_of_memory(error):
             raise
         fail("this machine has not enough memory for that: try a smaller batch, network or number of knots", 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeVar
@@ -17,7 +17,7 @@ from .layers import SplineLayer
 from .path import Level
 from .spec import SplineSpec, check_memory
 from .structure import SPLINES, mark, spline_class
-from .tables import text_table
+from .tables import html_table, text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
@@ -54,8 +54,15 @@ class Conversion:
         return {row.name: row.reason for row in self.rows if row.reason}
 
     def __str__(self) -> str:
+        return text_table(*self._table())
+
+    def _repr_html_(self) -> str:
+        done = f"{len(self.converted)} of {len(self.rows)} layers are splines"
+        return html_table(*self._table(), notes=[done])
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         body = [(r.name, r.layer, r.spec or "-", r.reason or "converted") for r in self.rows]
-        return text_table(("layer", "type", "spec", "result"), body)
+        return ("layer", "type", "spec", "result"), body
 
 
 @dataclass

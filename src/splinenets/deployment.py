@@ -28,7 +28,7 @@ def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
     knots  how knots and decision parameters are stored: "float32", "bf16" or "int8"
     """
     if knots not in STORAGES:
-        raise ValueError(f"unknown storage of knots {knots!r}, choose from {list(STORAGES)}")
+        raise ValueError(f"unknown storage of knots {knots!r}, choose from {', '.join(STORAGES)}")
     net = fold_batchnorm(net, example).eval()
     folded: dict[tuple[int, int], nn.Parameter] = {}  # layers that share a weight share its knots
     for layer in net.modules():

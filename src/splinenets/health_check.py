@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .histograms import conditional_entropy, entropy, sum_by_class
 from .regularizer import join
-from .tables import text_table
+from .tables import html_table, text_table
 from .tracing import Positions
 
 # Verdict -> what it means and what to try; the numbers are those of the paper's figure 4, where each is drawn.
@@ -39,6 +39,9 @@ DIRECTED = 0.9  # .. and correlates this well with time
 LEVELS = 65  # quantiles by which distributions are compared
 
 
+HEAD = ("layer", "positions", "entropy", "deviation", "saturated", "bits", "drift", "unhealthy", "verdict")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerHealth:
     """One layer's positions, means over its coordinates."""
@@ -50,7 +53,7 @@ class LayerHealth:
     saturated: float  # share of samples within 0.02 of an end; 0.04 for uniform positions
     information: float | None  # mutual information with the labels, in bits
     drift: float | None  # how far samples moved on average since the last epoch, as distributions
-    ailing: float  # share of coordinates that are not healthy
+    unhealthy: float  # share of coordinates that are not healthy
     verdict: str
     quantiles: Tensor = field(repr=False, compare=False)  # (LEVELS, coordinates), for the next epoch's drift
 
@@ -73,7 +76,7 @@ class LayerHealth:
             f"{self.saturated:.0%}",
             "-" if self.information is None else f"{self.information:.2f}",
             "-" if self.drift is None else f"{self.drift:.3f}",
-            f"{self.ailing:.0%}",
+            f"{self.unhealthy:.0%}",
             self.verdict,
         )
 
@@ -85,14 +88,14 @@ class Health:
     layers: tuple[LayerHealth, ...]
 
     @property
-    def ailing(self) -> tuple[LayerHealth, ...]:
+    def unhealthy(self) -> tuple[LayerHealth, ...]:
         """The layers that are not healthy."""
         return tuple(layer for layer in self.layers if layer.verdict != "healthy")
 
     def warning(self) -> str:
-        """What is wrong, in plain words, a clause for each ailment; empty if nothing is."""
+        """What is wrong, in plain words, a clause for each verdict; empty if nothing is."""
         layers: dict[str, list[str]] = {}
-        for layer in self.ailing:
+        for layer in self.unhealthy:
             layers.setdefault(layer.verdict, []).append(layer.layer)
         return ". ".join(f"In {_named(names)} {_in_plain_words(verdict)}" for verdict, names in layers.items())
 
@@ -100,7 +103,7 @@ class Health:
         for layer in self.layers:
             if layer.layer == name:
                 return layer
-        raise KeyError(f"no layer {name!r}, choose from {[layer.layer for layer in self.layers]}")
+        raise KeyError(f"no layer {name!r}, choose from {', '.join(layer.layer for layer in self.layers)}")
 
     def rows(self) -> list[dict[str, Any]]:
         """A dict of plain values for each layer."""
@@ -111,10 +114,13 @@ class Health:
         return json.dumps(self.rows(), indent=1)
 
     def __str__(self) -> str:
-        head = ("layer", "positions", "entropy", "deviation", "saturated", "bits", "drift", "ailing", "verdict")
-        verdicts = dict.fromkeys(layer.verdict for layer in self.ailing)
-        table = text_table(head, [layer.cells() for layer in self.layers])
-        return "\n".join([table, *(f"{v}: {ADVICE[v]}" for v in verdicts)])
+        return "\n".join([text_table(HEAD, [layer.cells() for layer in self.layers]), *self._advice()])
+
+    def _repr_html_(self) -> str:
+        return html_table(HEAD, [layer.cells() for layer in self.layers], notes=self._advice())
+
+    def _advice(self) -> list[str]:
+        return [f"{verdict}: {ADVICE[verdict]}" for verdict in dict.fromkeys(layer.verdict for layer in self.unhealthy)]
 
 
 def _named(layers: Sequence[str], most: int = 4) -> str:
@@ -183,7 +189,7 @@ def _judge_layer(name: str, own: _Measures, before: Sequence[Tensor], samples: i
         saturated=float(own.saturated.mean()),
         information=float(own.information.mean()) if labelled else None,
         drift=float((quantiles - before[-1]).abs().mean()) if before else None,
-        ailing=float((codes > 0).float().mean()),
+        unhealthy=float((codes > 0).float().mean()),
         verdict=_commonest(codes),
         quantiles=quantiles,
     )
@@ -305,8 +311,8 @@ def _judge(own: _Measures, shifting: Tensor) -> Tensor:
 def _commonest(codes: Tensor) -> str:
     """A layer is as most of its coordinates are: healthy unless more than half of them ail, then as the most ail."""
     counts = torch.bincount(codes, minlength=len(ADVICE)).tolist()
-    ailing = counts[1:]
-    place = 0 if sum(ailing) <= counts[0] else 1 + ailing.index(max(ailing))
+    others = counts[1:]
+    place = 0 if sum(others) <= counts[0] else 1 + others.index(max(others))
     return list(ADVICE)[place]
 
 
@@ -331,7 +337,7 @@ class Watch:
         """The health of this epoch, with drift since the earlier ones."""
         report = health(positions, labels, self.history)
         self.history = [*self.history, report][-self.remember :]
-        if report.ailing and not self.warned:
+        if report.unhealthy and not self.warned:
             self.warned = True
             warnings.warn(report.warning(), PositionWarning, stacklevel=2)
         return report

@@ -14,7 +14,7 @@ from .regularizer import MutualInformation
 from .tracing import Positions, levels_of, trace
 
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-MEASURES = ("entropy", "deviation", "saturated", "information", "drift", "ailing")
+MEASURES = ("entropy", "deviation", "saturated", "information", "drift", "unhealthy")
 
 
 class Regularized(nn.Module):
@@ -98,7 +98,7 @@ class HealthMetric:
         return health(positions, torch.cat(labels) if known else None, self.history)
 
     def compute(self) -> dict[str, float]:
-        """Numbers for a logger: {"entropy/conv1": .., "ailing/conv1": .., ..}."""
+        """Numbers for a logger: {"entropy/conv1": .., "unhealthy/conv1": .., ..}."""
         rows = self.report().rows()
         return {f"{name}/{r['layer']}": float(r[name]) for r in rows for name in MEASURES if r[name] is not None}
 

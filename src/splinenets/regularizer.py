@@ -96,7 +96,7 @@ class MutualInformation(nn.Module):
     full_gradient   False: trains projections only; True: also features and parents, as in the paper
     exact_gradient  False: soft bins have the gradient of kernel densities as wide as a bin. Their own is steep at the
                     edges of bins and nothing within, and mostly noise while a batch has few samples in a bin: it can
-                    ruin features, and need not even spread positions (docs/regularizer.md)
+                    ruin features, and need not even spread positions (docs/regularizer_study.md)
 
     Labels are class numbers (N,), or shares of the classes (N, classes) as mixup and label smoothing make them; then a
     sample counts for each class as much as its share says.
@@ -129,7 +129,7 @@ class MutualInformation(nn.Module):
             if not callable(weight) and not 0 <= weight < math.inf:
                 raise ValueError(f"{name} must be a weight of 0 or more, or a function of progress, got {weight}")
         if estimator not in ESTIMATORS:
-            raise ValueError(f"unknown estimator {estimator!r}, choose from {list(ESTIMATORS)}")
+            raise ValueError(f"unknown estimator {estimator!r}, choose from {', '.join(ESTIMATORS)}")
         if bandwidth is None:
             bandwidth = max(0.05, 1 / bins) if estimator == "kernel" else 1 / bins
         if not 1 / bins <= bandwidth <= 1:

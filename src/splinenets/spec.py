@@ -123,9 +123,11 @@ class SplineSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS.values():
-            raise ValueError(f"unknown kind {self.kind!r}, choose from {sorted(KINDS.values())}")
+            raise ValueError(f"unknown kind {self.kind!r}, choose from {', '.join(sorted(KINDS.values()))}")
         if self.projection not in PROJECTIONS.values():
-            raise ValueError(f"unknown projection {self.projection!r}, choose from {sorted(PROJECTIONS.values())}")
+            raise ValueError(
+                f"unknown projection {self.projection!r}, choose from {', '.join(sorted(PROJECTIONS.values()))}"
+            )
         if not isinstance(self.rank, str) or not re.fullmatch(r"R3|R4|G[1-9]\d*", self.rank):
             raise ValueError(f"unknown rank {self.rank!r}, choose R3, R4 or G<number of splines> such as G8")
         for name, limit in LIMITS.items():

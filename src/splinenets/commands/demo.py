@@ -8,7 +8,6 @@ from pathlib import Path
 
 import typer
 
-from ..costs import cost
 from ..tables import text_table
 from .train import slug
 
@@ -51,6 +50,7 @@ def side_by_side(folders: Sequence[Path]) -> str:
     """A table with a column for each run."""
     from ..analysis.observe import latencies
     from ..analysis.records import read_epochs
+    from ..costs import cost
     from ..training.run import load_run
 
     runs = [load_run(folder) for folder in folders]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..data import Split, in_order, load, prepare
-from ..data.changes import CHANGES, changed
-from ..data.listing import is_listed
-from ..exporting import FORMATS, PURPOSES, Exported, export_c, load_export
-from ..exporting import export as write
+if TYPE_CHECKING:
+    from ..data import Split
+    from ..exporting import Exported
 
 EXAMPLES = (
     "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
@@ -31,6 +29,8 @@ def export(
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
     """Write a trained network for another runtime, and check it there on test images first."""
+    from ..exporting import FORMATS, PURPOSES, export_c
+    from ..exporting import export as write
     from ..training.run import load_run
 
     for value, choices, name in ((to, (*FORMATS, C), "--to"), (purpose, PURPOSES, "--for")):
@@ -69,6 +69,11 @@ def export(
 
 def evaluate_file(path: Path) -> None:
     """The accuracy of an exported run, in the runtime it was exported for, on all test images of its data set."""
+    from ..data import in_order, load
+    from ..data.changes import CHANGES, changed
+    from ..data.listing import is_listed
+    from ..exporting import load_export
+
     exported = load_export(path)
     about = exported.metadata
     if "preparation" not in about:
@@ -87,6 +92,8 @@ def evaluate_file(path: Path) -> None:
 
 def _right(exported: Exported, part: Split) -> int:
     """How many answers to these images are right."""
+    from ..data import prepare
+
     images = prepare(part.images, exported.metadata["preparation"])
     told = (part.values,) if "conditions" in exported.metadata else ()
     return int((exported(images, *told).argmax(1) == part.labels).sum())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from .. import models
-from ..conversion import convert
-from ..costs import Cost, cost
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..costs import Cost
 
 LARGER = {"air": "air64-256-256", "lenet": "lenet128", "resnet": "resnet110"}
 EXAMPLES = """
@@ -33,6 +31,13 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
 ) -> None:
     """Count parameters and multiply-accumulates of a SplineNet beside its static twin and a larger baseline."""
+    import torch
+    from rich.console import Console
+
+    from .. import models
+    from ..conversion import convert
+    from ..costs import cost
+
     size = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,4})", image)
     if size is None or size[2] != size[3] or "0" in size.groups():
         raise ValueError(f"--image is channels x height x width of a square image such as 3x32x32, got {image!r}")
@@ -55,6 +60,8 @@ def profile(
 
 
 def _side_by_side(rows: dict[str, Cost]) -> Table:
+    from rich.table import Table
+
     table = Table("one sample", *rows)
     reference = next(iter(rows.values()))
     for label, name in (

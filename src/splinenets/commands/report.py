@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 import typer
-
-from ..kernels import without
 
 REPORT_EXAMPLES = "Example: [bold]splinenets report runs/static runs/spline --out report.html[/bold]"
 FIGURES_EXAMPLES = (
@@ -59,8 +56,11 @@ def explore(
     Pick a test image, upload one or draw one; drag its positions and watch the answer change. Nothing is written.
     Ctrl-C ends it.
     """
+    import torch
+
     from ..analysis.explorer import Explorer
     from ..analysis.server import Server
+    from ..kernels import without
 
     torch.set_num_threads(1)  # one small image is no work to share
     with without(), Server(Explorer.of_run(run), port) as server:

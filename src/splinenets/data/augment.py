@@ -58,7 +58,7 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
         "affine-elastic": (affine_and_elastic, normalise_all),
     }
     if name not in choices:
-        raise ValueError(f"unknown augmentation {name!r}, choose from {sorted(choices)}")
+        raise ValueError(f"unknown augmentation {name!r}, choose from {', '.join(sorted(choices))}")
     distort, prepare = choices[name]
     return Augmentation(name=name, distort=distort, prepare=prepare, alternates=name == "shift-flip")
 
@@ -80,7 +80,7 @@ def prepare(images: Tensor, preparation: Mapping[str, object]) -> Tensor:
     kinds: dict[str, Callable[..., Tensor]] = {"normalise": normalise, "whiten": whiten}
     kind = numbers.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"unknown preparation {kind!r}, choose from {sorted(kinds)}")
+        raise ValueError(f"unknown preparation {kind!r}, choose from {', '.join(sorted(kinds))}")
     check_images(images)
     return kinds[kind](images, **numbers)
 

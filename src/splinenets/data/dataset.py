@@ -168,5 +168,5 @@ KNOWN = {EMBEDDED.name: EMBEDDED, **FETCHED}
 def known(name: str) -> Known:
     """What is known of a data set."""
     if name not in KNOWN:
-        raise ValueError(f"unknown data set {name!r}, choose from {sorted(KNOWN)}")
+        raise ValueError(f"unknown data set {name!r}, choose from {', '.join(sorted(KNOWN))}")
     return KNOWN[name]

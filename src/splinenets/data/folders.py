@@ -25,7 +25,7 @@ def load_folder(path: str | Path, size: int | tuple[int, int] = 32, *, held_out:
 
     Below ``path`` lie either train/CLASS/... and test/CLASS/... (or val/ in place of test/), or CLASS/... alone; then
     the share ``held_out`` of each class becomes its test images, chosen by file name: the same on every machine.
-    An image is scaled until it fills ``size``, and what juts out is cut off evenly. Images are grey if all files are,
+    An image is scaled until it fills ``size``, and the rest is cut off evenly. Images are grey if all files are,
     otherwise RGB; what is transparent is grey.
     """
     return load_listed(f"{FOLDER_PREFIX}{path}", size, held_out)

@@ -37,8 +37,8 @@ def load(
         return load_listed(name, 32 if size is None else size, stream=stream, broken=broken)
     if name not in KNOWN:
         raise ValueError(
-            f"unknown data set {name!r}, choose from {sorted(KNOWN)} or give images of your own as 'folder:PATH', "
-            f"'csv:PATH' or 'tar:PATH'"
+            f"unknown data set {name!r}, choose from {', '.join(sorted(KNOWN))} or give images of your own "
+            f"as 'folder:PATH', 'csv:PATH' or 'tar:PATH'"
         )
     if size is not None:
         raise ValueError(f"size resizes the images of a folder or CSV file only, got size={size} for {name!r}")

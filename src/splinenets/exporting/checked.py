@@ -57,7 +57,7 @@ def export(
     path = Path(path)
     runtime = runtime_of(path, to)
     if purpose not in PURPOSES:
-        raise ValueError(f"unknown purpose {purpose!r}, choose from {list(PURPOSES)}")
+        raise ValueError(f"unknown purpose {purpose!r}, choose from {', '.join(PURPOSES)}")
     net = copy_network(net).cpu().float().eval()
     batch = _read_example(net, example)
     _check_path(path)

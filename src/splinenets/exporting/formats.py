@@ -39,8 +39,9 @@ class Exported:
         An export for latency takes images one by one.
         """
         batch = Inputs.of(self.conditions, *inputs, **named)
-        one = self.metadata["purpose"] == "latency"
-        return torch.cat([self.forward(*part.tensors()) for part in batch.split(1 if one else max(len(batch), 1))])
+        if self.metadata["purpose"] != "latency" or len(batch) <= 1:
+            return self.forward(*batch.tensors())
+        return torch.cat([self.forward(*part.tensors()) for part in batch.split(1)])
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -84,7 +85,7 @@ def runtime_of(path: Path, name: str | None = None) -> Runtime:
     """The runtime of the format of this name, or of that which the file's name ends with."""
     chosen = path.suffix.removeprefix(".") if name is None else name
     if chosen not in FORMATS:
-        raise ValueError(f"unknown format {chosen!r}, choose from {list(FORMATS)}")
+        raise ValueError(f"unknown format {chosen!r}, choose from {', '.join(FORMATS)}")
     try:
         for package in FORMATS[chosen].packages:
             import_module(package)

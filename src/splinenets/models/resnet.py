@@ -82,5 +82,5 @@ def resnet(depth: int = 32, *, in_channels: int = 3, classes: int = 10, shortcut
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"the depth of a CIFAR ResNet is 6n + 2, such as 20, 32, 44, 56 or 110, got {depth}")
     if shortcut not in SHORTCUTS:
-        raise ValueError(f"unknown shortcut {shortcut!r}, choose from {list(SHORTCUTS)}")
+        raise ValueError(f"unknown shortcut {shortcut!r}, choose from {', '.join(SHORTCUTS)}")
     return ResNet((depth - 2) // 6, in_channels, classes, shortcut)

@@ -40,7 +40,7 @@ def strategy(name: str) -> Iterator[None]:
     "fused"    a kernel of our own; "grouped", "bank", "single" and "unfold" are made of torch's operations
     """
     if name not in NAMES:
-        raise ValueError(f"unknown strategy {name!r}, choose from {list(NAMES)}")
+        raise ValueError(f"unknown strategy {name!r}, choose from {', '.join(NAMES)}")
     before = _here.name
     _here.name = _traced.name = name
     try:

@@ -195,7 +195,7 @@ class Loop:
         self.waited = 0.0
 
     def look(self, line: dict[str, Any]) -> None:
-        """Add the health of the network's positions to an epoch's line, warn of ailing layers, and draw."""
+        """Add the health of the network's positions to an epoch's line, warn of unhealthy layers, and draw."""
         state, watcher = self.state, self.journal.watcher
         if (seen := judge(state.outcome, self.task, self.device, state.quantiles)) is None:
             return
@@ -205,8 +205,8 @@ class Loop:
             {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
             for row in report.rows()
         ]
-        if report.ailing and not state.warned:  # once a run; metrics have every epoch's verdicts
-            state.warned = [layer.layer for layer in report.ailing]
+        if report.unhealthy and not state.warned:  # once a run; metrics have every epoch's verdicts
+            state.warned = [layer.layer for layer in report.unhealthy]
             watcher.note(f"WARNING: {report.warning()}")
         self.journal.positions(positions, state.step)
         if self.draw is not None:

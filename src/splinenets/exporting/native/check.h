@@ -77,6 +77,7 @@ class Checker {
       between(size, 0, MOST_SIZE);
     for (int64_t size : {s.stride_h, s.stride_w, s.dilation_h, s.dilation_w}) between(size, 1, MOST_SIZE);
     for (int64_t degree : {s.degree, s.decision_degree}) between(degree, 0, MOST_DEGREE);
+    between(s.kept, 0, 1);
     between(s.activation, 0, ACTIVATION_COUNT - 1);
     between(s.weight.type, 0, TYPE_COUNT - 1);
     for (int64_t place : {s.sums, s.mixed, s.narrow, s.basis}) between(place, -1, MOST_ARENA);

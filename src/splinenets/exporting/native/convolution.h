@@ -5,11 +5,13 @@
 
 namespace {
 
-// How many vectors of sums fit into the registers beside filters and pixels.
+// How many blocks of sums fit into the registers beside filters and pixels.
 #if defined(__AVX512F__)
 constexpr int SUMS = 16;
+#elif defined(__ARM_NEON)
+constexpr int SUMS = 6;
 #else
-constexpr int SUMS = 4;
+constexpr int SUMS = 12 / PARTS;
 #endif
 
 // A thread has some rows of one block of filters after the other; it mixes the filters of these blocks alone, for itself.
@@ -26,41 +28,54 @@ inline Share shared_blocks(const Worker& w, const Step& s) {
   return {mine.begin / s.output.height * many, (mine.end - 1) / s.output.height * many + many};
 }
 
-// Some pixels of one row, and blocks of filters: where they read and write. What there is not is nullptr.
+constexpr int MOST_APART = 8;  // pixels of a tile that need not lie side by side
+
+// Some pixels, and blocks of filters: where they read and write. What there is not is nullptr.
 struct Strip {
   const float *x, *w, *bias, *more;
   float *y, *channel_sums;
   Share channels;
+  int64_t x_of[MOST_APART], y_of[MOST_APART], more_of[MOST_APART];  // of each pixel, where they do not lie side by side
 };
 
 // What becomes of the sums of T pixels: more is added, they are activated, stored and added up.
-template <int T>
-inline void finish(const Step& s, const Strip& at, const Vector (&sums)[T], int64_t b) {
-  Vector all{};
+template <int T, bool ROW>
+inline void finish(const Step& s, const Strip& at, const Part (&sums)[T][PARTS], int64_t b) {
+  const bool positive = s.activation == RELU || s.activation == RELU6;
+#pragma GCC unroll 4
+  for (int p = 0; p < PARTS; p++) {
+    const int64_t place = p * TILE_SIDE;
+    Part all{};
 #pragma GCC unroll 16
-  for (int t = 0; t < T; t++) {
-    Vector v = sums[t];
-    if (at.more) v += load(at.more + b * s.other.block() + t * LANES);
-    if (s.activation == RELU) v = relu(v);
-    store(at.y + b * s.output.block() + t * LANES, v);
-    all += v;
+    for (int t = 0; t < T; t++) {
+      Part v = sums[t][p];
+      if (at.more) v += load_part(at.more + b * s.other.block() + (ROW ? t * LANES : at.more_of[t]) + place);
+      if (positive) v = relu(v);
+      if (s.activation == RELU6) v = minimum(v, 6);
+      store_part(at.y + b * s.output.block() + (ROW ? t * LANES : at.y_of[t]) + place, v);
+      all += v;
+    }
+    if (float* to = at.channel_sums) store_part(to + b * LANES + place, load_part(to + b * LANES + place) + all);
   }
-  if (at.channel_sums) store(at.channel_sums + b * LANES, load(at.channel_sums + b * LANES) + all);
 }
 
-// A tile of T pixels of one row and OB blocks of filters; a stride of 0 is any.
-template <int OB, int T, int STRIDE>
+// A tile of T pixels and OB blocks of filters.
+template <int OB, int T, bool ROW>
 void dense_tile(const Step& s, const Strip& at) {
   const int64_t filters = s.length * LANES;  // of one block
-  const int64_t stride = (STRIDE ? STRIDE : s.stride_w) * LANES;
   const float* w = at.w;
-  Vector sums[OB][T];
-#pragma GCC unroll 2
-  for (int b = 0; b < OB; b++) {
-    Vector start = at.bias ? load(at.bias + b * LANES) : Vector{};
+  int64_t x_of[T];
 #pragma GCC unroll 16
-    for (int t = 0; t < T; t++) sums[b][t] = start;
-  }
+  for (int t = 0; t < T; t++) x_of[t] = ROW ? t * LANES : at.x_of[t];
+  Part sums[OB][T][PARTS];
+#pragma GCC unroll 2
+  for (int b = 0; b < OB; b++)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) {
+      const Part start = at.bias ? load_part(at.bias + b * LANES + p * TILE_SIDE) : Part{};
+#pragma GCC unroll 16
+      for (int t = 0; t < T; t++) sums[b][t][p] = start;
+    }
   for (int64_t kh = 0; kh < s.kernel_h; kh++)
     for (int64_t kw = 0; kw < s.kernel_w; kw++) {
       const float* tap = at.x + kh * s.dilation_h * s.input.row() + kw * s.dilation_w * LANES;
@@ -68,97 +83,147 @@ void dense_tile(const Step& s, const Strip& at) {
         const float* pixel = tap + s.input.channel(first);
         const int64_t count = std::min(LANES - first % LANES, at.channels.end - first);
         first += count;
-        for (int64_t c = 0; c < count; c++, w += LANES) {
-          Vector filter[OB];
+        for (const float* end = pixel + count; pixel < end; pixel++, w += LANES) {
+          Part filter[OB][PARTS];
 #pragma GCC unroll 2
-          for (int b = 0; b < OB; b++) filter[b] = load(w + b * filters);
+          for (int b = 0; b < OB; b++)
+#pragma GCC unroll 4
+            for (int p = 0; p < PARTS; p++) filter[b][p] = load_part(w + b * filters + p * TILE_SIDE);
 #pragma GCC unroll 16
           for (int t = 0; t < T; t++) {
-            Vector value = broadcast(pixel[t * stride + c]);
+            const Part value = pixel[x_of[t]] - Part{};
 #pragma GCC unroll 2
-            for (int b = 0; b < OB; b++) sums[b][t] += filter[b] * value;
+            for (int b = 0; b < OB; b++)
+#pragma GCC unroll 4
+              for (int p = 0; p < PARTS; p++) sums[b][t][p] += filter[b][p] * value;
           }
         }
       }
     }
 #pragma GCC unroll 2
-  for (int b = 0; b < OB; b++) finish<T>(s, at, sums[b], b);
+  for (int b = 0; b < OB; b++) finish<T, ROW>(s, at, sums[b], b);
 }
 
 // The same where every filter looks at the channel of its own number.
-template <int T, int STRIDE>
+template <int T, bool ROW>
 void depthwise_tile(const Step& s, const Strip& at) {
-  const int64_t stride = (STRIDE ? STRIDE : s.stride_w) * LANES;
   const float* w = at.w;
-  Vector sums[T];
+  Part sums[T][PARTS];
 #pragma GCC unroll 16
-  for (int t = 0; t < T; t++) sums[t] = at.bias ? load(at.bias) : Vector{};
+  for (int t = 0; t < T; t++)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) sums[t][p] = at.bias ? load_part(at.bias + p * TILE_SIDE) : Part{};
   for (int64_t kh = 0; kh < s.kernel_h; kh++)
     for (int64_t kw = 0; kw < s.kernel_w; kw++, w += LANES) {
       const float* pixel = at.x + kh * s.dilation_h * s.input.row() + kw * s.dilation_w * LANES;
-      const Vector filter = load(w);
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++, pixel += TILE_SIDE) {
+        const Part filter = load_part(w + p * TILE_SIDE);
 #pragma GCC unroll 16
-      for (int t = 0; t < T; t++) sums[t] += filter * load(pixel + t * stride);
+        for (int t = 0; t < T; t++) sums[t][p] += filter * load_part(pixel + (ROW ? t * LANES : at.x_of[t]));
+      }
     }
-  finish<T>(s, at, sums, 0);
+  finish<T, ROW>(s, at, sums, 0);
 }
 
-template <bool DEPTHWISE_ROW, int OB, int T, int STRIDE>
-void strip(const Step& s, Strip at, int64_t left) {
-  const int64_t stride = STRIDE ? STRIDE : s.stride_w;
-  for (; left >= T; left -= T, at.x += T * stride * LANES, at.y += T * LANES) {
-    if constexpr (DEPTHWISE_ROW)
-      depthwise_tile<T, STRIDE>(s, at);
-    else
-      dense_tile<OB, T, STRIDE>(s, at);
-    if (at.more) at.more += T * LANES;
-  }
+template <bool DEPTHWISE_ROW, int OB, int T, bool ROW>
+void tile(const Step& s, const Strip& at, int64_t width) {
   if constexpr (T > 1)
-    if (left) strip<DEPTHWISE_ROW, OB, T / 2, STRIDE>(s, at, left);
+    if (width < T) return tile<DEPTHWISE_ROW, OB, (T > 6 ? T / 2 : T - 1), ROW>(s, at, width);
+  if constexpr (DEPTHWISE_ROW)
+    depthwise_tile<T, ROW>(s, at);
+  else
+    dense_tile<OB, T, ROW>(s, at);
+}
+
+// So many of the pixels that are left: tiles are as alike as they can be, or powers of two.
+inline int64_t tile_width(int64_t left, int64_t most) {
+  if (most <= 6) {
+    const int64_t tiles = (left + most - 1) / most;
+    return (left + tiles - 1) / tiles;
+  }
+  while (most > left) most /= 2;
+  return most;
+}
+
+// Pixels side by side, row by row
+template <bool DEPTHWISE_ROW, int OB>
+void strips_by_row(const Step& s, const Strip& from, Share rows) {
+  for (int64_t h = rows.begin; h < rows.end; h++) {
+    Strip at = from;
+    at.x += h * s.stride_h * s.input.row(), at.y += h * s.output.row();
+    if (at.more) at.more += h * s.other.row();
+    for (int64_t left = s.output.width; left;) {
+      const int64_t width = tile_width(left, SUMS / OB);
+      tile<DEPTHWISE_ROW, OB, SUMS / OB, true>(s, at, width);
+      left -= width, at.x += width * LANES, at.y += width * LANES;
+      if (at.more) at.more += width * LANES;
+    }
+  }
+}
+
+// Pixels with a stride between them, or of rows that are no good multiple of a tile: a tile goes on in the next row.
+template <bool DEPTHWISE_ROW, int OB>
+void strips_apart(const Step& s, Strip at, Share rows) {
+  constexpr int MOST = std::min(SUMS / OB, MOST_APART);
+  int64_t h = rows.begin, i = 0;
+  for (int64_t left = (rows.end - rows.begin) * s.output.width; left;) {
+    const int64_t width = tile_width(left, MOST);
+    for (int64_t t = 0; t < width; t++) {
+      at.x_of[t] = h * s.stride_h * s.input.row() + i * s.stride_w * LANES;
+      at.y_of[t] = h * s.output.row() + i * LANES;
+      at.more_of[t] = h * s.other.row() + i * LANES;
+      if (++i == s.output.width) i = 0, h++;
+    }
+    tile<DEPTHWISE_ROW, OB, MOST, false>(s, at, width);
+    left -= width;
+  }
 }
 
 // A row that is complete, once more: functions that need registers of their own, and then the sums of their values.
 inline void activate_row(const Step& s, float* y, float* channel_sums) {
-  Vector all{};
-  for (int64_t w = 0; w < s.output.width; w++) {
-    const Vector v = activate(load(y + w * LANES), s);
-    store(y + w * LANES, v);
-    all += v;
-  }
-  if (channel_sums) store(channel_sums, load(channel_sums) + all);
+  Part all[PARTS] = {};
+  for (int64_t i = 0; i < s.output.width; i++)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++, y += TILE_SIDE) {
+      const Part v = activate(load_part(y), s);
+      store_part(y, v);
+      all[p] += v;
+    }
+  for (int p = 0; channel_sums && p < PARTS; p++, channel_sums += TILE_SIDE)
+    store_part(channel_sums, load_part(channel_sums) + all[p]);
 }
 
-template <bool DEPTHWISE_ROW, int OB, int STRIDE>
-void strips(const Worker& w, const Step& s) {
-  const float* x = w.start(s.input) - s.pad_h * s.input.row() - s.pad_w * LANES;
-  const float* filters = s.mixed >= 0 ? w.own(s.mixed) : w.parameter<float>(s.weight.offset);
-  const bool later = s.activation > RELU;
-  const Share mine = shared_rows(w, s);
-  for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-    const int64_t b = unit / s.output.height * OB, h = unit % s.output.height;
-    float* channel_sums = s.sums < 0 ? nullptr : w.own(s.sums) + b * LANES;
-    Strip at;
-    at.x = x + h * s.stride_h * s.input.row() + (DEPTHWISE_ROW ? b * s.input.block() : 0);
-    at.w = filters + b * s.length * LANES;
-    at.y = w.start(s.output) + b * s.output.block() + h * s.output.row();
-    at.more = s.other.exists() ? w.start(s.other) + b * s.other.block() + h * s.other.row() : nullptr;
-    at.bias = s.bias < 0 ? nullptr : w.parameter<float>(s.bias) + b * LANES;
-    at.channel_sums = later ? nullptr : channel_sums;
-    at.channels = DEPTHWISE_ROW ? Share{0, 0} : seen_channels(s, b);
-    strip<DEPTHWISE_ROW, OB, SUMS / OB, STRIDE>(s, at, s.output.width);
-    for (int64_t i = 0; later && i < OB; i++)
-      activate_row(s, at.y + i * s.output.block(), channel_sums ? channel_sums + i * LANES : nullptr);
-  }
+// The rows of a block that a thread has.
+template <bool DEPTHWISE_ROW, int OB>
+void strips(const Worker& w, const Step& s, int64_t b, Share rows) {
+  const bool later = s.activation > RELU6, fits = s.output.width % SUMS == 0 || s.output.width > 2 * SUMS;
+  float* channel_sums = s.sums < 0 ? nullptr : w.own(s.sums) + b * LANES;
+  Strip at;
+  at.x = w.start(s.input) - s.pad_h * s.input.row() - s.pad_w * LANES + (DEPTHWISE_ROW ? b * s.input.block() : 0);
+  at.w = (s.mixed >= 0 ? w.own(s.mixed) : w.parameter<float>(s.weight.offset)) + b * s.length * LANES;
+  at.y = w.start(s.output) + b * s.output.block();
+  at.more = s.other.exists() ? w.start(s.other) + b * s.other.block() : nullptr;
+  at.bias = s.bias < 0 ? nullptr : w.parameter<float>(s.bias) + b * LANES;
+  at.channel_sums = later ? nullptr : channel_sums;
+  at.channels = DEPTHWISE_ROW ? Share{0, 0} : seen_channels(s, b);
+  if (s.stride_w == 1 && (SUMS >= 16 || fits))
+    strips_by_row<DEPTHWISE_ROW, OB>(s, at, rows);
+  else
+    strips_apart<DEPTHWISE_ROW, OB>(s, at, rows);
+  for (int64_t h = rows.begin; later && h < rows.end; h++)
+    for (int64_t i = 0; i < OB; i++)
+      activate_row(s, at.y + i * s.output.block() + h * s.output.row(), channel_sums ? channel_sums + i * LANES : nullptr);
 }
 
 template <bool DEPTHWISE_ROW, int OB>
 void strips(const Worker& w, const Step& s) {
-  if (s.stride_w == 1)
-    strips<DEPTHWISE_ROW, OB, 1>(w, s);
-  else if (s.stride_w == 2)
-    strips<DEPTHWISE_ROW, OB, 2>(w, s);
-  else
-    strips<DEPTHWISE_ROW, OB, 0>(w, s);
+  const Share mine = shared_rows(w, s);
+  for (int64_t unit = mine.begin, end; unit < mine.end; unit = end) {
+    const int64_t first = unit / s.output.height * s.output.height;
+    end = std::min(mine.end, first + s.output.height);
+    strips<DEPTHWISE_ROW, OB>(w, s, first / s.output.height * OB, {unit - first, end - first});
+  }
 }
 
 inline void convolve(const Worker& w, const Step& s) {
@@ -166,7 +231,7 @@ inline void convolve(const Worker& w, const Step& s) {
   if (s.kind == DEPTHWISE)
     strips<true, 1>(w, s);
   else if (pairs(w, s))
-    strips<false, 2>(w, s);
+    strips<false, SUMS >= 16 ? 2 : 1>(w, s);
   else
     strips<false, 1>(w, s);
 }

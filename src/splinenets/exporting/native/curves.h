@@ -19,12 +19,26 @@ inline Active active(const Worker& w, const Step& s, int64_t coordinate) {
   return {first >= 0 && first <= float(s.knots - s.degree - 1) ? int64_t(first) : 0, place + 1};
 }
 
-inline void activate_knots(const Worker& w, const Step& s, int64_t coordinate, float position) {
+// Some coordinates from `first` on, at most as many as a block has; all 16 positions are numbers that may be read.
+inline void activate_knots(const Worker& w, const Step& s, int64_t first, int64_t count, const float* positions) {
   const Basis basis = w.bases.of(s.knots, s.degree);
-  const Spot spot = locate(basis, position);
-  float* place = w.own(s.basis) + coordinate * LANES;
-  place[0] = float(spot.span);
-  for (int a = 0; a <= s.degree; a++) place[1 + a] = evaluate(basis, a, spot.t).value;
+  const float spans = float(s.knots - s.degree);
+  float found[MOST_DEGREE + 2][LANES];
+  for (int p = 0; p < LANES; p += TILE_SIDE) {
+    const Part u = minimum(maximum(load_part(positions + p), 0), 1) * spans;
+    const Part inside = (u >= 1) & (u < spans) ? u : Part{};
+    const Part whole = __builtin_convertvector(__builtin_convertvector(inside, Whole), Part);
+    const Part span = u >= spans ? Part{} + (spans - 1) : whole, t = u - span;
+    store_part(found[0] + p, span);
+    for (int64_t a = 0; a <= s.degree; a++) {
+      Part value{};
+      for (int64_t q = s.degree; q >= 0; q--) value = value * t + basis.matrix[q * (s.degree + 1) + a];
+      store_part(found[1 + a] + p, maximum(value, 0));
+    }
+  }
+  float* place = w.own(s.basis) + first * LANES;
+  for (int64_t i = 0; i < count; i++, place += LANES)
+    for (int64_t a = 0; a <= s.degree + 1; a++) place[a] = found[a][i];
 }
 
 inline float inherited(const Worker& w, const Step& s, int64_t coordinate) {
@@ -58,7 +72,7 @@ inline Decision decide(const Worker& w, const Step& s, int64_t response) {
   return found;
 }
 
-// The decision parameters' answer to an image, or to pieces of it.
+// The answer of decision parameters on a spline to an image, or to pieces of it.
 template <class T>
 float respond(const Worker& w, const Step& s, const T* theta, int64_t response, Share pieces, const Narrow& x) {
   const Decision found = decide(w, s, response);
@@ -72,18 +86,31 @@ float respond(const Worker& w, const Step& s, const T* theta, int64_t response, 
   return z;
 }
 
+// The same for some responses; where decision parameters are not on a spline, they are rows side by side.
+template <class T>
+void respond(const Worker& w, const Step& s, const T* theta, Share of, Share pieces, const Narrow& x, float* z) {
+  constexpr int MANY = 4;
+  int64_t r = of.begin;
+  for (; !s.decision_knots && r + MANY <= of.end; r += MANY, z += MANY) {
+    const T* rows[MANY];
+    for (int i = 0; i < MANY; i++) rows[i] = theta + (r + i) * s.length;
+    multiply_rows<MANY>(w, s, pieces, x, rows, z);
+    for (int i = 0; i < MANY; i++) z[i] *= w.scale(s.weight, r + i);
+  }
+  for (; r < of.end; r++, z++) *z = respond(w, s, theta, r, pieces, x);
+}
+
 // Projections of a large image: every thread takes a part of its features.
 inline void project(const Worker& w, const Step& s) {
   const Share mine = w.share(s.input.units());
   const Narrow x = narrow(w, s, mine);
-  w.typed(s.weight, [&](auto* theta) {
-    for (int64_t r = 0; r < responses(s); r++) w.own(s.sums)[r] = respond(w, s, theta, r, mine, x);
-  });
+  w.typed(s.weight, [&](auto* theta) { respond(w, s, theta, {0, responses(s)}, mine, x, w.own(s.sums)); });
 }
 
-inline float proposal(const Step& s, float z) {
-  if (s.bounded) z /= std::sqrt(1 + z * z);
-  return 1 / (1 + std::exp(-float(s.slope) * z));
+inline Part proposal(const Step& s, Part z) {
+  if (s.bounded)
+    for (int i = 0; i < TILE_SIDE; i++) z[i] /= std::sqrt(1 + z[i] * z[i]);
+  return sigmoid(z * float(s.slope));
 }
 
 inline float around(float turns) { return turns - std::floor(turns); }
@@ -94,31 +121,52 @@ inline float direction(float x, float y) {
 
 // The way from the parent's position to the proposed one; on a closed curve the shorter way round.
 inline float diffuse(const Step& s, float before, float proposed) {
-  if (s.diffusion == 1) return proposed;
   if (!s.closed) return before + float(s.diffusion) * (proposed - before);
   const float nearest = proposed - std::nearbyint(proposed - before);
   return around(before + float(s.diffusion) * (nearest - before));
 }
 
+// f(the first coordinate, how many) for all of them, a block at a time
+template <class F>
+void visit_coordinates(int64_t count, F f) {
+  for (int64_t first = 0; first < count; first += LANES) f(first, std::min<int64_t>(LANES, count - first));
+}
+
+// The responses of some coordinates, with their bias
+inline void find_responses(const Worker& w, const Step& s, int64_t first, int64_t count, float* z) {
+  if (s.sums >= 0)
+    for (int64_t i = 0; i < count; i++) z[i] = w.total(s.sums + first + i);
+  else
+    w.typed(s.weight, [&](auto* theta) {
+      respond(w, s, theta, {first, first + count}, {0, s.input.units()}, {nullptr, 0}, z);
+    });
+  for (int64_t i = 0; s.bias >= 0 && i < count; i++) z[i] += w.parameter<float>(s.bias)[first + i];
+}
+
 inline void find_position(const Worker& w, const Step& s) {
-  w.typed(s.weight, [&](auto* theta) {
-    const auto response = [&](int64_t r) {
-      const float z = s.bias < 0 ? 0 : w.parameter<float>(s.bias)[r];
-      return z + (s.sums >= 0 ? w.total(s.sums + r) : respond(w, s, theta, r, {0, s.input.units()}, {nullptr, 0}));
-    };
-    for (int64_t c = 0; c < s.output.channels; c++) {
-      const float z = response(c);
-      const float proposed = s.closed ? direction(z, response(s.output.channels + c)) : proposal(s, z);
-      const float position = diffuse(s, s.diffusion == 1 ? 0 : inherited(w, s, c), proposed);
-      w.start(s.output)[s.output.channel(c)] = position;
-      activate_knots(w, s, c, position);
+  visit_coordinates(s.output.channels, [&](int64_t first, int64_t count) {
+    float z[LANES] = {}, across[LANES] = {}, positions[LANES] = {};
+    find_responses(w, s, first, count, z);
+    if (s.closed) {
+      find_responses(w, s, s.output.channels + first, count, across);
+      for (int64_t i = 0; i < count; i++) positions[i] = direction(z[i], across[i]);
+    } else {
+      for (int p = 0; p < LANES; p += TILE_SIDE) store_part(positions + p, proposal(s, load_part(z + p)));
     }
+    for (int64_t i = 0; s.diffusion != 1 && i < count; i++)
+      positions[i] = diffuse(s, inherited(w, s, first + i), positions[i]);
+    for (int64_t i = 0; i < count; i++) w.start(s.output)[s.output.channel(first + i)] = positions[i];
+    activate_knots(w, s, first, count, positions);
   });
 }
 
 // Positions that are given from outside.
 inline void place(const Worker& w, const Step& s) {
-  for (int64_t c = 0; c < s.input.channels; c++) activate_knots(w, s, c, w.start(s.input)[s.input.channel(c)]);
+  visit_coordinates(s.input.channels, [&](int64_t first, int64_t count) {
+    float positions[LANES] = {};
+    for (int64_t i = 0; i < count; i++) positions[i] = w.start(s.input)[s.input.channel(first + i)];
+    activate_knots(w, s, first, count, positions);
+  });
 }
 
 // The rows of `weight` that a spline touches, and how much of each: (d + 1) for each of its dims.
@@ -143,55 +191,96 @@ void mix_together(const Worker& w, const Step& s, const T* knots) {
   const Share mine = shared_blocks(w, s);
   for (int64_t b = mine.begin; b < mine.end; b++) {
     const T* from[MOST_ACTIVE];
-    Vector part[MOST_ACTIVE];
+    Part part[MOST_ACTIVE][PARTS];
     for (int64_t a = 0; a < count; a++) {
       from[a] = knots + (rows[a] * s.output.blocks() + b) * block;
-      part[a] = broadcast(shares[a]);
-      if (s.weight.scale >= 0) part[a] *= load(w.parameter<float>(s.weight.scale) + rows[a] * s.rows + b * LANES);
+      for (int p = 0; p < PARTS; p++) {
+        const int64_t first = rows[a] * s.rows + b * LANES + p * TILE_SIDE;
+        part[a][p] = Part{} + shares[a];
+        if (s.weight.scale >= 0) part[a][p] *= load_part(w.parameter<float>(s.weight.scale) + first);
+      }
     }
     float* to = w.own(s.mixed) + b * block;
     if (count == 3)
       for (int64_t j = 0; j < block; j += LANES)
-        store(to + j, part[0] * load(from[0] + j) + part[1] * load(from[1] + j) + part[2] * load(from[2] + j));
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; p++) {
+          const int64_t place = j + p * TILE_SIDE;
+          store_part(to + place, part[0][p] * load_part(from[0] + place) + part[1][p] * load_part(from[1] + place) +
+                                     part[2][p] * load_part(from[2] + place));
+        }
     else
-      for (int64_t j = 0; j < block; j += LANES) {
-        Vector v{};
-        for (int64_t a = 0; a < count; a++) v += part[a] * load(from[a] + j);
-        store(to + j, v);
+      for (int64_t j = 0; j < block; j += TILE_SIDE) {
+        Part v{};
+        for (int64_t a = 0; a < count; a++) v += part[a][j % LANES / TILE_SIDE] * load_part(from[a] + j);
+        store_part(to + j, v);
       }
   }
 }
 
+// Some filters, as many as a register holds, each with the rows that its own spline touches.
+template <class T>
+struct Filters {
+  int64_t filters = 0, count = 0;
+  const T* from[TILE_SIDE][MOST_ACTIVE];
+  float shares[TILE_SIDE][MOST_ACTIVE];
+
+  void find(const Worker& w, const Step& s, const T* knots, int64_t first) {
+    const int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
+    filters = std::max<int64_t>(0, std::min<int64_t>(TILE_SIDE, s.rows - first));
+    for (int64_t f = 0; f < filters; f++) {
+      int64_t rows[MOST_ACTIVE];
+      count = gather(w, s, (first + f) / per_spline, rows, shares[f]);
+      for (int64_t a = 0; a < count; a++) {
+        const int64_t row = (first + f) * all + rows[a];
+        from[f][a] = knots + row * s.length;
+        shares[f][a] *= w.scale(s.weight, row);
+      }
+    }
+  }
+
+  // So many numbers of each, from j on
+  void mix(int64_t j, Side (&r)[TILE_SIDE]) const {
+    if (filters == TILE_SIDE && count == 3) {
+#pragma GCC unroll 16
+      for (int f = 0; f < TILE_SIDE; f++)
+        r[f] = shares[f][0] * load_part(from[f][0] + j) + shares[f][1] * load_part(from[f][1] + j) +
+               shares[f][2] * load_part(from[f][2] + j);
+      return;
+    }
+    for (Side& row : r) row = Side{};
+    for (int64_t f = 0; f < filters; f++)
+      for (int64_t a = 0; a < count; a++) r[f] += shares[f][a] * load_part(from[f][a] + j);
+  }
+
+  // They come from memory while others are mixed: short rows in many places, which no processor foresees.
+  void fetch(int64_t j) const {
+    for (int64_t f = 0; f < filters; f++)
+      for (int64_t a = 0; a < count; a++) __builtin_prefetch(from[f][a] + j, 0, 2);
+  }
+};
+
 // With several splines, knots are stored filter by filter, (filters, K, length), and filters meet in blocks afterwards.
 template <class T>
 void mix_apart(const Worker& w, const Step& s, const T* knots) {
-  const int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
-  const Share mine = shared_blocks(w, s);
-  for (int64_t b = mine.begin; b < mine.end; b++) {
-    const T* from[LANES][MOST_ACTIVE];
-    float shares[LANES][MOST_ACTIVE];
-    int64_t count = 0, filters = std::min<int64_t>(LANES, s.rows - b * LANES);
-    for (int64_t f = 0; f < filters; f++) {
-      int64_t rows[MOST_ACTIVE], filter = b * LANES + f;
-      count = gather(w, s, filter / per_spline, rows, shares[f]);
-      for (int64_t a = 0; a < count; a++) {
-        from[f][a] = knots + (filter * all + rows[a]) * s.length;
-        shares[f][a] *= w.scale(s.weight, filter * all + rows[a]);
-      }
-    }
-    float* to = w.own(s.mixed) + b * s.length * LANES;
-    for (int64_t j = 0; j < s.length; j += LANES, to += LANES * LANES) {
-      Vector r[LANES] = {};
-      if (filters == LANES && count == 3) {
+  constexpr int64_t LINE = 64 / int64_t(sizeof(T));
+  const Share blocks = shared_blocks(w, s);
+  const int64_t end = blocks.end * LANES;
+  Filters<T> both[2];
+  Filters<T>*now = &both[0], *next = &both[1];
+  next->find(w, s, knots, blocks.begin * LANES);
+  for (int64_t first = blocks.begin * LANES; first < end; first += TILE_SIDE) {
+    std::swap(now, next);
+    next->filters = 0;
+    if (first + TILE_SIDE < end) next->find(w, s, knots, first + TILE_SIDE);
+    float* to = w.own(s.mixed) + first / LANES * s.length * LANES + first % LANES;
+    for (int64_t j = 0; j < s.length; j += TILE_SIDE) {
+      if (j % LINE == 0) next->fetch(j);
+      Side r[TILE_SIDE];
+      now->mix(j, r);
+      exchange_all<1>(r);
 #pragma GCC unroll 16
-        for (int f = 0; f < LANES; f++)
-          r[f] = shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) +
-                 shares[f][2] * load(from[f][2] + j);
-      } else {
-        for (int64_t f = 0; f < filters; f++)
-          for (int64_t a = 0; a < count; a++) r[f] += shares[f][a] * load(from[f][a] + j);
-      }
-      transpose(r, LANES, to);
+      for (int i = 0; i < TILE_SIDE; i++, to += LANES) store_part(to, r[i]);
     }
   }
 }

@@ -3,10 +3,6 @@
 
 #include "worker.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace {
 
 constexpr int TOGETHER = 3;  // rows: as many as a quadratic spline touches
@@ -14,26 +10,34 @@ constexpr int TOGETHER = 3;  // rows: as many as a quadratic spline touches
 // Pieces of an image: all of a vector, or rows. Rows of parameters have their numbers in the same order, without margins.
 template <int R, class T>
 void multiply_pieces(const Worker& w, const Image& x, Share pieces, const T* const* rows, float* answers) {
-  constexpr int AHEAD = R == 1 ? 4 : 2;
-  Vector sums[R][AHEAD] = {};
+  constexpr int AHEAD = R == 1 ? 4 : R <= 3 ? 2 : 1;
+  Part sums[R][AHEAD][PARTS] = {};
   const int64_t length = x.width * LANES;
   for (int64_t piece = pieces.begin; piece < pieces.end; piece++) {
     const float* from = w.row(x, piece);
-    const int64_t at = piece * length;
+    const T* at[R];
+    for (int r = 0; r < R; r++) at[r] = rows[r] + piece * length;
     int64_t j = 0;
     for (; j + AHEAD * LANES <= length; j += AHEAD * LANES)
 #pragma GCC unroll 4
-      for (int i = 0; i < AHEAD; i++) {
-        const Vector value = load(from + j + i * LANES);
-#pragma GCC unroll 3
-        for (int r = 0; r < R; r++) sums[r][i] += load(rows[r] + at + j + i * LANES) * value;
-      }
+      for (int i = 0; i < AHEAD; i++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; p++) {
+          const int64_t place = j + i * LANES + p * TILE_SIDE;
+          const Part value = load_part(from + place);
+#pragma GCC unroll 4
+          for (int r = 0; r < R; r++) sums[r][i][p] += load_part(at[r] + place) * value;
+        }
     for (; j < length; j += LANES)
-      for (int r = 0; r < R; r++) sums[r][0] += load(rows[r] + at + j) * load(from + j);
+      for (int p = 0; p < PARTS; p++) {
+        const int64_t place = j + p * TILE_SIDE;
+        for (int r = 0; r < R; r++) sums[r][0][p] += load_part(at[r] + place) * load_part(from + place);
+      }
   }
   for (int r = 0; r < R; r++) {
-    Vector all = sums[r][0];
-    for (int i = 1; i < AHEAD; i++) all += sums[r][i];
+    Part all{};
+    for (int i = 0; i < AHEAD; i++)
+      for (int p = 0; p < PARTS; p++) all += sums[r][i][p];
     answers[r] = sum(all);
   }
 }
@@ -57,18 +61,6 @@ inline Wide multiply_add(Wide sums, const int8_t* row, const int16_t* x) {
   return _mm512_add_epi32(sums, _mm512_madd_epi16(products, values));
 #endif
 }
-#elif defined(__AVX2__)
-constexpr int STEP_BYTES = 16;
-typedef __m256i Wide;
-inline Wide no_sums() { return _mm256_setzero_si256(); }
-inline Wide multiply_add(Wide sums, const int8_t* row, const int16_t* x) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
-  const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_cvtepi8_epi16(bytes), values));
-}
-#endif
-
-#if defined(__AVX2__)
 constexpr bool WHOLE = true;  // whole numbers multiply faster
 
 inline double sum_of(Wide v) {
@@ -106,14 +98,14 @@ void multiply_whole(const int16_t*, int64_t, int64_t, const int8_t* const*, floa
 inline Narrow narrow(const Worker& w, const Step& s, Share pieces) {
   const int64_t length = s.input.width * LANES;
   if (!WHOLE || s.narrow < 0 || s.weight.type != INT8 || length % STEP_BYTES) return {nullptr, 0};
-  Vector most{};
+  Part most{};
   for (int64_t piece = pieces.begin; piece < pieces.end; piece++)
-    for (int64_t j = 0; j < length; j += LANES) {
-      const Vector v = load(w.row(s.input, piece) + j), size = v < Vector{} ? -v : v;
+    for (int64_t j = 0; j < length; j += TILE_SIDE) {
+      const Part v = load_part(w.row(s.input, piece) + j), size = v < Part{} ? -v : v;
       most = (size > most) | (size != size) ? size : most;
     }
-  float parts[LANES], largest = 1e-30f;
-  store(parts, most);
+  float parts[TILE_SIDE], largest = 1e-30f;
+  store_part(parts, most);
   for (float part : parts) largest = part > largest || part != part ? part : largest;
   if (!(largest < 1e30f)) return {nullptr, 0};
   int16_t* to = reinterpret_cast<int16_t*>(w.own(s.narrow));

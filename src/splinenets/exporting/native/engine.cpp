@@ -54,6 +54,20 @@ struct Team {
   }
 };
 
+// What a thread's memory holds from the call before: what the network was told, and among how many threads.
+struct Before {
+  int threads = 0;
+  std::vector<float> told;
+
+  // Whether it is the same again; it is remembered. Numbers are compared bit by bit.
+  bool again(int size, const float* now, int64_t count) {
+    const size_t bytes = size_t(count) * sizeof(float);
+    if (threads == size && (!count || !std::memcmp(told.data(), now, bytes))) return true;
+    threads = size, told.assign(now, now + count);
+    return false;
+  }
+};
+
 }  // namespace
 
 struct splinenets_network {
@@ -63,6 +77,7 @@ struct splinenets_network {
   int64_t outputs = 0;
   std::vector<Memory> memory;
   std::vector<float*> arenas;
+  std::vector<Before> before;
   Team team;
   std::vector<std::thread> helpers;
   std::mutex door;
@@ -83,6 +98,7 @@ struct splinenets_network {
     for (int t = 0; t < threads; t++) {
       memory.push_back(zeros(file.content.arena * int64_t(sizeof(float))));
       arenas.push_back(reinterpret_cast<float*>(memory.back().get()));
+      before.emplace_back();
     }
     try {
       for (int t = 1; t < threads; t++) helpers.emplace_back(&splinenets_network::help, this, t);
@@ -101,18 +117,20 @@ struct splinenets_network {
 
   // One image is shared by all threads, step by step; of several, each thread takes its own.
   void work(int me) {
+    if (batch == 1) return work(me, {file.content, bases, arenas.data(), me, team.size}, first);
+    const Worker alone{file.content, bases, arenas.data() + me, 0, 1};
+    for (int64_t n = batch * me / team.size; n < batch * (me + 1) / team.size; n++) work(me, alone, sample(n));
+  }
+
+  void work(int me, const Worker& worker, const Sample& sample) {
     const Content& content = file.content;
-    if (batch == 1) {
-      const Worker worker{content, bases, arenas.data(), me, team.size};
-      for (int64_t i = 0; i < content.count; i++) {
-        ::run(worker, content.steps[i], first);
-        if (!everyone(content.steps[i].kind)) team.wait();
-      }
-      return;
+    const bool again = before[me].again(worker.size, sample.told, content.told_count);
+    for (int64_t i = 0; i < content.count; i++) {
+      const Step& step = content.steps[i];
+      if (again && step.kept) continue;
+      ::run(worker, step, sample);
+      if (worker.size > 1 && !everyone(step.kind)) team.wait();
     }
-    const Worker alone{content, bases, arenas.data() + me, 0, 1};
-    for (int64_t n = batch * me / team.size; n < batch * (me + 1) / team.size; n++)
-      for (int64_t i = 0; i < content.count; i++) ::run(alone, content.steps[i], sample(n));
   }
 
   void help(int me) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from ctypes import CDLL, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
 from functools import lru_cache
 from itertools import zip_longest
@@ -112,16 +113,21 @@ class Engine:
         if not readable(images, *values):
             kinds = {f"{type(each).__name__} on {each.device}" for each in (images, *values)}
             raise ValueError(f"the network takes plain tensors on the CPU, got {' and '.join(sorted(kinds))}")
-        told = torch.cat([each.float() for each in values], 1).contiguous() if values else torch.empty(len(images), 0)
-        if tuple(told.shape) != (len(images), self.conditions):
-            raise ValueError(f"the network is told {self.conditions} numbers an image, got shape {tuple(told.shape)}")
+        told = _side_by_side(values)
+        if (0 if told is None else told.shape[1]) != self.conditions or any(
+            len(each) != len(images) for each in values
+        ):
+            shapes = [tuple(each.shape) for each in values]
+            raise ValueError(f"the network is told {self.conditions} numbers an image, got shapes {shapes}")
         images = images.contiguous()
         logits = torch.empty(len(images), self.classes)
         if self._process != os.getpid():  # a process that was forked has none of its parent's threads
             self._start()
-        run, pointers = self._library.splinenets_run, [each.data_ptr() for each in (images, told, logits)]
+        pointer = None if told is None else told.data_ptr()
         with self._lock:
-            outside = run(self._handle, *pointers, len(images))
+            outside = self._library.splinenets_run(
+                self._handle, images.data_ptr(), pointer, logits.data_ptr(), len(images)
+            )
         if outside:
             raise ValueError("a condition lies outside its range")
         return logits
@@ -132,6 +138,13 @@ class Engine:
         channels, height, width = self.input
         signal = ((channels, width),) if height == 1 else ()
         return self.input, *signal, *(((channels,),) if height == width == 1 else ())
+
+
+def _side_by_side(values: Sequence[Tensor]) -> Tensor | None:
+    """(N, size) of each condition -> (N, all of them), float32."""
+    if not values:
+        return None
+    return (values[0] if len(values) == 1 else torch.cat([each.float() for each in values], 1)).float().contiguous()
 
 
 def _stop(library: CDLL, handle: int, process: int) -> None:

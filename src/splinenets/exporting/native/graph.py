@@ -65,12 +65,12 @@ class Lowering:
         self.parameters = Parameters()
         self.told: list[Told] = []
         # scratch memory that grows to what the largest needs
-        self.mixed, self.basis, self.narrow = (Image(own=True) for _ in range(3))
+        self.mixed, self.basis, self.narrow = self.scratch = [Image(own=True) for _ in range(3)]
 
     def program(self) -> Program:
         """All steps, with a place for everything."""
         self.fuse_sums()
-        return assemble(self.steps, (self.mixed, self.basis, self.narrow), self.parameters.bytes(), self.told)
+        return assemble(self.steps, self.scratch, self.parameters.bytes(), self.told)
 
     def emit(self, step: Step) -> Image:
         """Add a step that makes an image."""

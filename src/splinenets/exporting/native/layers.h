@@ -53,50 +53,55 @@ inline Taps taps(int64_t place, const Window& window, int64_t size, int64_t plac
   return {first + begin * d, d, std::max<int64_t>(end - begin, 0)};
 }
 
-struct Windows {
-  Taps rows, columns;
-
-  int64_t count() const { return rows.count * columns.count; }
-};
-
-// With `border`, pixels of the padding count too.
-inline Windows windows(const Step& s, int64_t y, int64_t x, bool border) {
-  const int64_t h = border ? s.pad_h : 0, w = border ? s.pad_w : 0;
-  return {taps(y, {s.kernel_h, s.stride_h, s.pad_h - h, s.dilation_h}, s.input.height + 2 * h, s.output.height),
-          taps(x, {s.kernel_w, s.stride_w, s.pad_w - w, s.dilation_w}, s.input.width + 2 * w, s.output.width)};
+// Of a row or a column of a window; with `border`, pixels of the padding count too.
+inline Taps row_taps(const Step& s, int64_t y, bool border = false) {
+  const int64_t wide = border ? s.pad_h : 0;
+  return taps(y, {s.kernel_h, s.stride_h, s.pad_h - wide, s.dilation_h}, s.input.height + 2 * wide, s.output.height);
 }
 
-// Every window: its pixels are added to `start`, and what comes out is finished.
-template <class Add, class Finish>
-void pool(const Worker& w, const Step& s, float start, Add add, Finish finish) {
+inline Taps column_taps(const Step& s, int64_t x, bool border = false) {
+  const int64_t wide = border ? s.pad_w : 0;
+  return taps(x, {s.kernel_w, s.stride_w, s.pad_w - wide, s.dilation_w}, s.input.width + 2 * wide, s.output.width);
+}
+
+// Every window: its pixels are added to `start`, and the sum is multiplied by what `share(row, column)` says.
+template <class Add, class Part_of>
+void pool(const Worker& w, const Step& s, float start, Add add, Part_of share) {
   const Share mine = w.share(s.output.units());
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const float* block = w.start(s.input) + unit / s.output.height * s.input.block();
-    for (int64_t x = 0; x < s.output.width; x++) {
-      const Windows at = windows(s, unit % s.output.height, x, false);
-      Vector all = broadcast(start);
-      for (int64_t i = 0; i < at.rows.count; i++) {
-        const float* row = block + (at.rows.first + i * at.rows.step) * s.input.row();
-        for (int64_t j = 0; j < at.columns.count; j++)
-          all = add(all, load(row + (at.columns.first + j * at.columns.step) * LANES));
+    const int64_t y = unit % s.output.height;
+    const Taps rows = row_taps(s, y);
+    float* to = w.row(s.output, unit);
+    for (int64_t x = 0; x < s.output.width; x++, to += LANES) {
+      const Taps columns = column_taps(s, x);
+      const float factor = share(rows, columns, y, x);
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) {
+        Part all = Part{} + start;
+        for (int64_t i = 0; i < rows.count; i++) {
+          const float* from = block + (rows.first + i * rows.step) * s.input.row() + columns.first * LANES + p * TILE_SIDE;
+          for (int64_t j = 0; j < columns.count; j++, from += columns.step * LANES) all = add(all, load_part(from));
+        }
+        store_part(to + p * TILE_SIDE, activate(all * factor, s));
       }
-      store(w.row(s.output, unit) + x * LANES, activate(finish(all, at, unit % s.output.height, x), s));
     }
   }
 }
 
 inline void pool_most(const Worker& w, const Step& s) {
   pool(
-      w, s, -INFINITY, [](Vector most, Vector v) { return (v > most) | (v != v) ? v : most; },
-      [](Vector most, const Windows&, int64_t, int64_t) { return most; });
+      w, s, -INFINITY, [](Part most, Part v) { return (v > most) | (v != v) ? v : most; },
+      [](const Taps&, const Taps&, int64_t, int64_t) { return 1.0f; });
 }
 
 inline void pool_average(const Worker& w, const Step& s) {
   pool(
-      w, s, 0, [](Vector all, Vector v) { return all + v; },
-      [&](Vector all, const Windows& at, int64_t y, int64_t x) {
-        const int64_t count = s.inclusive ? windows(s, y, x, true).count() : at.count();
-        return all / float(std::max<int64_t>(count, 1));
+      w, s, 0, [](Part all, Part v) { return all + v; },
+      [&](const Taps& rows, const Taps& columns, int64_t y, int64_t x) {
+        const int64_t count =
+            s.inclusive ? row_taps(s, y, true).count * column_taps(s, x, true).count : rows.count * columns.count;
+        return 1 / float(std::max<int64_t>(count, 1));
       });
 }
 
@@ -107,9 +112,11 @@ inline void add_up(const Worker& w, const Step& s) {
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const float* x = w.row(s.input, unit);
     float* to = w.own(s.sums) + unit / s.input.height * LANES;
-    Vector all = load(to);
-    for (int64_t i = 0; i < s.input.width; i++) all += load(x + i * LANES);
-    store(to, all);
+    for (int p = 0; p < PARTS; p++) {
+      Part all = load_part(to + p * TILE_SIDE);
+      for (int64_t i = 0; i < s.input.width; i++) all += load_part(x + i * LANES + p * TILE_SIDE);
+      store_part(to + p * TILE_SIDE, all);
+    }
   }
 }
 
@@ -131,7 +138,7 @@ inline void subsample(const Worker& w, const Step& s) {
   }
 }
 
-// f(pixel, pixel of `other`, where its block of channels begins) for every pixel. An `other` of one pixel is the same for
+// f(pixel, pixel of `other`, the number of its first channel) for some channels of every pixel. An `other` of one pixel is the same for
 // all; without one it is 0.
 template <class F>
 void pixelwise(const Worker& w, const Step& s, F f) {
@@ -142,17 +149,17 @@ void pixelwise(const Worker& w, const Step& s, F f) {
     const float* x = w.start(s.input) + b * s.input.block() + h * s.input.row();
     const float* more = s.other.exists() ? w.start(s.other) + b * s.other.block() + (one ? 0 : h * s.other.row()) : nullptr;
     float* y = w.row(s.output, unit);
-    for (int64_t i = 0; i < s.output.width; i++) {
-      const Vector other = more ? load(more + (one ? 0 : i * LANES)) : Vector{};
-      store(y + i * LANES, activate(f(load(x + i * LANES), other, b * LANES), s));
+    for (int64_t i = 0; i < s.output.width * LANES; i += TILE_SIDE) {
+      const Part other = more ? load_part(more + (one ? i % LANES : i)) : Part{};
+      store_part(y + i, activate(f(load_part(x + i), other, b * LANES + i % LANES), s));
     }
   }
 }
 
 // Factors and summands of each channel; without them 1 and 0.
-inline Vector affine(const Worker& w, const Step& s, Vector v, int64_t channel) {
-  if (s.weight.offset >= 0) v *= load(w.parameter<float>(s.weight.offset) + channel);
-  return s.bias < 0 ? v : v + load(w.parameter<float>(s.bias) + channel);
+inline Part affine(const Worker& w, const Step& s, Part v, int64_t channel) {
+  if (s.weight.offset >= 0) v *= load_part(w.parameter<float>(s.weight.offset) + channel);
+  return s.bias < 0 ? v : v + load_part(w.parameter<float>(s.bias) + channel);
 }
 
 // The mean of numbers and 1 / their deviation.
@@ -183,12 +190,11 @@ template <class F>
 float add_up(const Worker& w, const Image& x, const Region& at, F f) {
   float all = 0;
   visit_blocks(at.channels, [&](int64_t block, Share lanes) {
-    Vector sums{};
-    visit_pixels(x, at, block, [&](int64_t place) { sums += f(load(w.start(x) + place)); });
-    if (lanes.begin == 0 && lanes.end == LANES)
-      all += sum(sums);
-    else
-      for (int64_t i = lanes.begin; i < lanes.end; i++) all += sums[i];
+    Part sums[PARTS] = {};
+    visit_pixels(x, at, block, [&](int64_t place) {
+      for (int p = 0; p < PARTS; p++) sums[p] += f(load_part(w.start(x) + place + p * TILE_SIDE));
+    });
+    for (int64_t i = lanes.begin; i < lanes.end; i++) all += sums[i / TILE_SIDE][i % TILE_SIDE];
   });
   return all;
 }
@@ -196,14 +202,13 @@ float add_up(const Worker& w, const Image& x, const Region& at, F f) {
 inline Moments moments(const Worker& w, const Step& s, const Region& at) {
   const float count =
       float((at.channels.end - at.channels.begin) * (at.rows.end - at.rows.begin) * (at.columns.end - at.columns.begin));
-  const float mean = add_up(w, s.input, at, [](Vector v) { return v; }) / count;
-  const float variance = add_up(w, s.input, at, [&](Vector v) { return (v - mean) * (v - mean); }) / count;
+  const float mean = add_up(w, s.input, at, [](Part v) { return v; }) / count;
+  const float variance = add_up(w, s.input, at, [&](Part v) { return (v - mean) * (v - mean); }) / count;
   return {mean, 1 / std::sqrt(variance + float(s.epsilon))};
 }
 
 // Other lanes may belong to another thread; those behind the last channel become 0.
-inline void store_lanes(float* to, Vector v, Share lanes, bool last) {
-  if (lanes.begin == 0 && lanes.end == LANES) return store(to, v);
+inline void store_lanes(float* to, const float* v, Share lanes, bool last) {
   for (int64_t i = lanes.begin; i < lanes.end; i++) to[i] = v[i];
   for (int64_t i = lanes.end; last && i < LANES; i++) to[i] = 0;
 }
@@ -215,8 +220,12 @@ inline void standardise(const Worker& w, const Step& s, const Region& at, const 
     float* y = w.start(s.output) + block * s.output.block();
     for (int64_t h = at.rows.begin; h < at.rows.end; h++)
       for (int64_t i = at.columns.begin; i < at.columns.end; i++) {
-        const Vector v = (load(x + h * s.input.row() + i * LANES) - found.mean) * found.factor;
-        store_lanes(y + h * s.output.row() + i * LANES, activate(affine(w, s, v, block * LANES), s), lanes, last);
+        float values[LANES];
+        for (int p = 0; p < LANES; p += TILE_SIDE) {
+          const Part v = (load_part(x + h * s.input.row() + i * LANES + p) - found.mean) * found.factor;
+          store_part(values + p, activate(affine(w, s, v, block * LANES + p), s));
+        }
+        store_lanes(y + h * s.output.row() + i * LANES, values, lanes, last);
       }
   });
 }
@@ -264,13 +273,15 @@ inline void copy(const Worker& w, const Step& s) {
 inline void input(const Worker& w, const Step& s, const float* image) {
   const Image& y = s.output;
   const Share mine = w.share(y.units());
-  for (int64_t unit = mine.begin; unit < mine.end; unit++)
-    for (int64_t lane = 0; lane < LANES; lane++) {
-      const int64_t c = unit / y.height * LANES + lane;
-      const float* from = image + (c * y.height + unit % y.height) * y.width;
-      float* to = w.row(y, unit) + lane;
-      for (int64_t i = 0; i < y.width; i++) to[i * LANES] = c < y.channels ? from[i] : 0;
+  for (int64_t unit = mine.begin; unit < mine.end; unit++) {
+    const int64_t first = unit / y.height * LANES, count = std::min<int64_t>(LANES, y.channels - first);
+    const float* from = image + (first * y.height + unit % y.height) * y.width;
+    float* to = w.row(y, unit);
+    for (int64_t i = 0; i < y.width; i++, to += LANES) {
+      if (count < LANES) store(to, Vector{});
+      for (int64_t lane = 0; lane < count; lane++) to[lane] = from[lane * y.height * y.width + i];
     }
+  }
 }
 
 inline void tell(const Worker& w, const Step& s, const float* told) {
@@ -301,13 +312,13 @@ inline void run(const Worker& w, const Step& s, const Sample& sample) {
     case MEAN:
       return mean(w, s);
     case ADD:
-      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x + other; });
+      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x + other; });
     case SUBTRACT:
-      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x - other; });
+      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x - other; });
     case MULTIPLY:
-      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x * other; });
+      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x * other; });
     case AFFINE:
-      return pixelwise(w, s, [&](Vector x, Vector, int64_t channel) { return affine(w, s, x, channel); });
+      return pixelwise(w, s, [&](Part x, Part, int64_t channel) { return affine(w, s, x, channel); });
     case NORM:
       return norm(w, s);
     case COPY:

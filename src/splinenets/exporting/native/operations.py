@@ -115,8 +115,11 @@ def spline(low: Lowering, node: fx.Node) -> Found:
         position = place(low, layer, cast("list[fx.Node]", given["given"]))
     else:
         position = locate(low, layer, again(source), given["parent"], cast(float, given["diffusion"]))
-    if isinstance(layer, SplineLinear) and again is not Last:
+    if isinstance(layer, SplineLinear) and again is not Last and not layer.external:
         return spline_linear(low, layer, source), position
+    if isinstance(layer, SplineLinear) and again is not Last:  # a convolution whose filters are as large as the image
+        whole = Convolution((source.height, source.width), (1, 1), (0, 0), (1, 1), 1)
+        return spline_convolution(low, layer, source, Image(layer.filters), whole), position
     if isinstance(layer, SplineLinear):
         output = Image(layer.filters, *source.shape[1:])
         return Last(spline_convolution(low, layer, source, output, POINTWISE)), position
@@ -135,17 +138,21 @@ def spline_linear(low: Lowering, layer: SplineLinear, source: Image) -> Image:
 def spline_convolution(
     low: Lowering, layer: SplineLayer, source: Image, output: Image, operation: Convolution
 ) -> Image:
-    """Filters are mixed, then they convolve."""
+    """Filters are mixed, then they convolve. Those that depend on conditions alone stay until another is told."""
+    mixed = Image(own=True) if layer.external else low.mixed
     apart = layer.splines > 1
     knots = Numbers.of(layer, "knots")
     blocks = filter_blocks(knots, operation.kernel, groups=operation.groups, apart=apart)
-    mix = curves(low, Step(Kind.MIX, weight=low.parameters.matrix(blocks), mixed=low.mixed), layer)
+    weight = low.parameters.matrix(blocks)
+    mix = curves(low, Step(Kind.MIX, weight=weight, mixed=mixed, kept=layer.external), layer)
     filters = padded(layer.filters)
     mix.rows, mix.groups = layer.filters if apart else filters, operation.groups
     mix.length = filter_length(operation.kernel, source.channels, layer.filters, operation.groups)
-    low.mixed.channels = max(low.mixed.channels, mix.length * filters)
+    mixed.channels = max(mixed.channels, mix.length * filters)
+    if layer.external:
+        low.scratch.append(mixed)
     low.steps.append(mix)
-    step = Step(Kind.CONV, bias=low.parameters.channels(layer.bias), mixed=low.mixed)
+    step = Step(Kind.CONV, bias=low.parameters.channels(layer.bias), mixed=mixed)
     mix.output = convolve(low, source, output, operation, step)  # threads mix what they will convolve with
     return mix.output
 
@@ -168,7 +175,7 @@ def place(low: Lowering, layer: SplineLayer, given: list[fx.Node]) -> Image:
         assert isinstance(told, Given)
         low.emit(Step(Kind.TELL, output=position, source=told.first, target=start, count=told.count))
         start += told.count
-    low.steps.append(curves(low, Step(Kind.PLACE, position), layer))
+    low.steps.append(curves(low, Step(Kind.PLACE, position, kept=True), layer))
     return position
 
 

@@ -137,6 +137,7 @@ class Step:
     closed: bool = False
     decision_knots: int = 0
     decision_degree: int = 0
+    kept: bool = False  # can be left out where the network is told the same as before
     source: int = 0
     target: int = 0
     count: int = 0
