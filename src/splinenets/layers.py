@@ -141,8 +141,7 @@ class SplineLayer(Level):
     def locate(self, features: Tensor) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
         parent, level = self.inherit(features.shape[0])
-        update = self.training and not recomputing()
-        position, local = self.projection(features, parent, update=update, local=self.path.recording)
+        position, local = self.projection(features, parent, update=not recomputing(), local=self.path.recording)
         if parent is not None:
             diffusion, closed = self.spec.diffusion_at(level), self.spec.closed
             position = diffuse(parent, position, diffusion, closed=closed)

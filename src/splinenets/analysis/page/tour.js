@@ -43,9 +43,9 @@ async function dragToAnother() {
   const layers = about.layers.filter((layer) => found[layer.name]), step = tourStep;
   if (!layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
   look(layers[0]);
-  const { own } = latest.answer;
+  const from = latest.answer.own;
   await glide((share) => {
-    for (const { name } of layers) state.chosen[name] = found[name].map((to, i) => own[name][i] + (to - own[name][i]) * share);
+    for (const { name } of layers) state.chosen[name] = found[name].map((to, i) => from[name][i] + (to - from[name][i]) * share);
     drawWay();
     ask();
   }, 0, 1);
