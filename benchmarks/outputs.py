@@ -21,6 +21,7 @@ from tests.helpers.pages import BLOCK, ROOT, Piece, command_lines
 
 DOCS = ROOT / "docs"
 SHOWN = "output"
+MOST, LAST = 44, 12  # lines of an output, and how many of them come from its end
 NOT_RUN = ("import timm", "import torchvision")  # packages that need not be there
 
 
@@ -60,9 +61,11 @@ def output(line: str) -> str:
 
 
 def tidy(printed: str) -> str:
-    """Without spaces at the end of lines and empty lines at both ends."""
-    lines = "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
-    return f"{lines}\n" if lines else ""
+    """Without spaces at the end of lines and empty lines at both ends; what is very long is cut in the middle."""
+    lines = "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n").split("\n")
+    if len(lines) > MOST:
+        lines[MOST - LAST : -LAST] = [f"... ({len(lines) - MOST} lines more)"]
+    return "\n".join(lines) + "\n" if any(lines) else ""
 
 
 def main(names: list[str]) -> None:

@@ -39,7 +39,7 @@ class Draft:
 
     def __str__(self) -> str:
         body = [(key, choice.text, choice.reason) for key, choice in self.choices.items()]
-        table = text_table(("nobody set", "so it is", "because"), body)
+        table = text_table(("not set", "chosen", "because"), body)
         return table if self.seen is None else f"{self.recipe.data}: {self.seen}\n\n{table}"
 
 
