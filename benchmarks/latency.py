@@ -449,8 +449,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results of this clone)")
     options = parser.parse_args(arguments)
     options.threads = options.threads or [1, 2]
-    if min(*options.threads, options.batch) < 1:
-        parser.error(f"threads and batch must be 1 or more, got {min(*options.threads, options.batch)}")
+    for name, least in (("threads", min(options.threads)), ("batch", options.batch)):
+        if least < 1:
+            parser.error(f"{name} must be 1 or more, got {least}")
     try:
         options.networks = chosen_networks(options.network or ["*"])
     except ValueError as error:
