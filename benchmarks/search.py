@@ -143,8 +143,6 @@ SEARCHES = {
             "hierarchical, knots at 0.1 of the rate": (TREE, ("knots=at 0.1",)),
             "hierarchical, knots at 0.03 of the rate": (TREE, ("knots=at 0.03",)),
             "hierarchical, knots that stay": (TREE, ("knots=at 0",)),
-            "balanced": (CONV, ()),
-            "hierarchical, balanced": (TREE, ()),
         },
     ),
     "ResNet-8, embedded images": Search(
@@ -160,9 +158,6 @@ SEARCHES = {
     ),
     "ResNet-8, embedded images, AdamW": Search("demo", (*SMALL_RESNET, "optimizer=adamw", *ADAPTIVE), THREE),
     "ResNet-8, embedded images, Muon": Search("demo", (*SMALL_RESNET, "optimizer=muon", *ADAPTIVE), THREE),
-    "ResNet-8, embedded images, hierarchical": Search(
-        "demo", SMALL_RESNET, {"plain gradients": (TREE, (PLAIN,)), "balanced": (TREE, ())}
-    ),
     "LeNet-16, embedded images": Search(
         "demo",
         ("held_out=1000", "epochs=4"),

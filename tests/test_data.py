@@ -41,6 +41,34 @@ def test_stored_set_is_loaded(tmp_path, monkeypatch):
     assert torch.equal(load("cifar10").test.images, data.test.images)
 
 
+def test_several_sets_are_one(tmp_path, monkeypatch):
+    """All classes side by side, grey and small as the first; every image keeps its label, in an order that is fixed."""
+    monkeypatch.setitem(KNOWN, "mnist", tiny.MNIST)
+    monkeypatch.setitem(KNOWN, "cifar10", tiny.CIFAR)
+    write_stored(tiny.MNIST, tiny.GREY, "web", tmp_path)
+    write_stored(tiny.CIFAR, tiny.COLOUR, "web", tmp_path)
+    data = load("mnist+cifar10", tmp_path)
+    assert (data.name, len(data.classes)) == ("mnist+cifar10", 20)
+    assert data.classes[10] == "cifar10 0"  # digits name classes of both, so each says whose it is
+    assert data.train.images.shape == (40, 1, 28, 28)
+    digits, pictures = data.train.labels < 10, data.train.labels >= 10
+    first = {
+        image.numpy().tobytes(): int(label)
+        for image, label in zip(tiny.GREY["train_images"], tiny.GREY["train_labels"], strict=True)
+    }
+    found = {
+        image.numpy().tobytes(): int(label)
+        for image, label in zip(data.train.images[digits], data.train.labels[digits], strict=True)
+    }
+    assert found == first
+    assert sorted(data.train.labels[pictures].sub(10).tolist()) == sorted(tiny.COLOUR["train_labels"].tolist())
+    means = tiny.COLOUR["test_images"].float().mean((1, 2, 3)).sort().values
+    grey = data.test.images[data.test.labels >= 10].float().mean((1, 2, 3)).sort().values
+    assert torch.allclose(means, grey, atol=2)
+    assert not torch.equal(digits, digits.sort(descending=True).values)  # mixed, so that a part of it has both
+    assert torch.equal(load("mnist+cifar10", tmp_path).train.images, data.train.images)
+
+
 def test_root(monkeypatch):
     monkeypatch.setenv("SPLINENETS_DATA", "/somewhere")
     assert data_root() == Path("/somewhere")
@@ -76,7 +104,11 @@ def test_a_set_that_the_first_version_stored_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "extra", "message"),
     [
-        ("mnits", {}, r"unknown data set 'mnits', choose from \['cifar10', 'embedded', 'fashion-mnist', 'mnist'\]"),
+        (
+            "mnits",
+            {},
+            "unknown data set 'mnits', choose from cifar10, embedded, fashion-mnist, mnist, several of these",
+        ),
         ("", {}, "unknown data set ''"),
         ("MNIST", {}, "unknown data set 'MNIST'"),
         ("embedded", {"size": 32}, "got size=32 for 'embedded'"),

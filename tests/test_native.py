@@ -373,6 +373,8 @@ MORE = {
     "average": lambda: nn.AvgPool2d(3, 2, padding=1, ceil_mode=True),
     "average without borders": lambda: nn.AvgPool2d((3, 2), 1, padding=1, count_include_pad=False),
     "adaptive": lambda: nn.AdaptiveAvgPool2d((4, 5)),
+    "adaptive largest": lambda: nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.AdaptiveMaxPool2d((2, 7))),
+    "largest of all": lambda: nn.AdaptiveMaxPool2d(1),
     "dilated pooling": lambda: nn.MaxPool2d(2, 1, dilation=(2, 3)),
     "squeeze": lambda: Calls(
         lambda x, down, up: x * torch.sigmoid(up(nn.functional.silu(down(x.mean((2, 3), keepdim=True))))),

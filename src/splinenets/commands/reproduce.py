@@ -11,7 +11,8 @@ EXAMPLES = (
     "[bold]splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'[/bold]"
 )
 NAMES = (
-    "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, turned, utilization"
+    "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, turned, regimes, "
+    "cifar10-air, utilization"
 )
 COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Arrays = Mapping[str, Tensor]  # "train_images", "train_labels", "test_images", "test_labels", all uint8
@@ -163,6 +164,44 @@ FETCHED = {
     )
 }
 KNOWN = {EMBEDDED.name: EMBEDDED, **FETCHED}
+
+
+def parts_of(name: str) -> list[str]:
+    """The data sets that a name such as "mnist+cifar10" puts together; none if it is not such a name."""
+    parts = name.split("+")
+    return parts if len(parts) > 1 and all(part in KNOWN for part in parts) else []
+
+
+def joined(parts: Sequence[Dataset]) -> Dataset:
+    """Several problems as one: all their classes side by side, all images in one mixed order.
+
+    Images are scaled to the smallest size among them, and are grey if those of one part are.
+    """
+    channels, *size = (min(part.train.images.shape[axis] for part in parts) for axis in (1, 2, 3))
+    firsts = [sum(len(part.classes) for part in parts[:i]) for i in range(len(parts))]
+
+    def alike(images: Tensor) -> Tensor:
+        seen = images.float()
+        if channels == 1:
+            seen = seen.mean(1, keepdim=True)
+        if [*seen.shape[2:]] != size:
+            seen = F.interpolate(seen, size, mode="bilinear", antialias=True)
+        return seen.round().clamp(0, 255).to(torch.uint8)
+
+    def mixed(splits: Sequence[Split]) -> Split:
+        images = torch.cat([alike(split.images) for split in splits])
+        labels = torch.cat([split.labels + first for split, first in zip(splits, firsts, strict=True)])
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+        return Split(images[order], labels[order])
+
+    names = [name for part in parts for name in part.classes]
+    own = [f"{part.name} {name}" for part in parts for name in part.classes]
+    return Dataset(
+        name="+".join(part.name for part in parts),
+        train=mixed([part.train for part in parts]),
+        test=mixed([part.test for part in parts]),
+        classes=tuple(names if len(set(names)) == len(names) else own),
+    )
 
 
 def known(name: str) -> Known:

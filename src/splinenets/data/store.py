@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..files import cache_folder, read_metadata, replacing
-from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, to_dataset, verify
+from .dataset import EMBEDDED, KNOWN, Arrays, Dataset, Known, joined, parts_of, to_dataset, verify
 from .folders import load_listed
 from .formats import idx, read_folder
 from .listing import is_listed
@@ -27,7 +27,7 @@ def load(
     broken: str = "stop",
 ) -> Dataset:
     """A data set by name, verified by the SHA-256 of its arrays, or image files, as "folder:PATH", "csv:PATH" or
-    "tar:PATH".
+    "tar:PATH"; "mnist+cifar10" is one problem with the classes of both.
 
     ``root`` is where data sets are stored (default $SPLINENETS_DATA, then the cache folder, ~/.cache/splinenets unless
     $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of files (default 32) and goes with nothing else.
@@ -35,10 +35,12 @@ def load(
     """
     if is_listed(name):
         return load_listed(name, 32 if size is None else size, stream=stream, broken=broken)
+    if size is None and (parts := parts_of(name)):
+        return joined([load(part, root) for part in parts])
     if name not in KNOWN:
         raise ValueError(
-            f"unknown data set {name!r}, choose from {', '.join(sorted(KNOWN))} or give images of your own "
-            f"as 'folder:PATH', 'csv:PATH' or 'tar:PATH'"
+            f"unknown data set {name!r}, choose from {', '.join(sorted(KNOWN))}, several of these with a + between "
+            f"them, or give images of your own as 'folder:PATH', 'csv:PATH' or 'tar:PATH'"
         )
     if size is not None:
         raise ValueError(f"size resizes the images of a folder or CSV file only, got size={size} for {name!r}")

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NOT_YET = "not run yet"
 CORNERS = (((-6, 4), "right"), ((6, -9), "left"), ((6, -9), "left"))  # so that labels of neighbours do not meet
 Found: TypeAlias = Mapping[int, Result]  # by seed
 
@@ -62,17 +61,17 @@ def _is_of(experiment: Experiment, row: Row, scale: str, result: Result) -> bool
 
 
 def table(experiment: Experiment, results: Mapping[str, Found]) -> str:
-    """A line for each row, from row -> seed -> result; a row without results says so."""
+    """A line for each row that has results, from row -> seed -> result; the others are named below."""
     head = ["network", "paper", "test accuracy, %", "over its static twin", "seeds", "epochs", "parameters", "MACs"]
     head += [f"{layer}: entropy, bits about labels" for layer in experiment.layers]
     lines = [head, ["---"] * len(head)]
     for row in experiment.rows:
-        found = results.get(row.name, {})
-        paper = "" if row.paper is None else f"{row.paper:.2f}"
-        cells = _cells(found, results.get(row.twin, {}), experiment.layers) if found else [NOT_YET]
-        cells += [""] * (len(head) - 2 - len(cells))
-        lines.append([row.name, paper, *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        if found := results.get(row.name, {}):
+            paper = "" if row.paper is None else f"{row.paper:.2f}"
+            lines.append([row.name, paper, *_cells(found, results.get(row.twin, {}), experiment.layers)])
+    missing = [row.name for row in experiment.rows if not results.get(row.name)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\nNot trained: {'; '.join(missing)}." if missing else text
 
 
 def spread(values: Sequence[float], sign: str = "") -> str:

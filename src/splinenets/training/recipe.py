@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from ..data.augment import augmentation
 from ..data.changes import CHANGES, Change
-from ..data.dataset import KNOWN
+from ..data.dataset import KNOWN, parts_of
 from ..data.folders import BROKEN
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, TAR_PREFIX, is_listed
 from ..data.streams import CHOICES as STREAMS
@@ -64,7 +64,7 @@ UNSEEN = ("stream", "workers")  # fields that change nothing in what a run compu
 class Recipe:
     """What to train, on what and how; ``splinenets train NAME --set key=value`` sets any of these.
 
-    data              a data set's name, folder:PATH, csv:PATH or tar:PATH
+    data              a data set's name, folder:PATH, csv:PATH or tar:PATH; mnist+cifar10 is both of them as one
     image_size        of the images in a folder, CSV file or archives, in pixels
     stream            always: such images are decoded when they are needed; never: all are in memory; auto: they are,
                       unless they would take more than half of it
@@ -194,10 +194,10 @@ class Recipe:
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
         self._check_network()
-        if self.data not in KNOWN and not is_listed(self.data):
+        if self.data not in KNOWN and not is_listed(self.data) and not parts_of(self.data):
             raise ValueError(
-                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))}, {FOLDER_PREFIX}PATH, "
-                f"{CSV_PREFIX}PATH or {TAR_PREFIX}PATH"
+                f"unknown data {self.data!r}, choose from {', '.join(sorted(KNOWN))}, several of these with a + "
+                f"between them, {FOLDER_PREFIX}PATH, {CSV_PREFIX}PATH or {TAR_PREFIX}PATH"
             )
         try:
             augmentation(self.augment)

@@ -36,6 +36,15 @@ def adaptive(low: Lowering, node: fx.Node) -> Found:
     return low.pool(source) if output.shape[1:] == (1, 1) else low.emit(Step(Kind.AVGPOOL, source, output))
 
 
+def largest(low: Lowering, node: fx.Node) -> Found:
+    """``F.adaptive_max_pool2d``, where all windows are alike; of its two results nobody wants the second."""
+    source, output = low.image(node.args[0]), image_of(node)
+    kernel = (source.height // output.height, source.width // output.width)
+    if (kernel[0] * output.height, kernel[1] * output.width) != (source.height, source.width):
+        raise ValueError(f"the native runtime cannot share out {source.shape} evenly between {output.shape}")
+    return low.emit(Step(Kind.MAXPOOL, source, output).window(kernel, kernel, (0, 0), (1, 1))), output
+
+
 def mean(low: Lowering, node: fx.Node) -> Found:
     """The mean over height, width or both."""
     given = arguments(node)
@@ -181,6 +190,7 @@ RULES: dict[object, Rule] = {
     aten.avg_pool2d.default: pooling,
     aten.adaptive_avg_pool1d.default: adaptive,
     aten.adaptive_avg_pool2d.default: adaptive,
+    aten.adaptive_max_pool2d.default: largest,
     aten.mean.dim: mean,
     aten.cat.default: concatenate,
     aten.split_with_sizes.default: split,

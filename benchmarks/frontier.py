@@ -1,0 +1,215 @@
+"""``python -m benchmarks.frontier``: for the microseconds that a user has, what is the most accurate network?
+
+Times one image on one thread in the native runtime, for the networks of our own experiments (``splinenets reproduce
+turned``, ``regimes`` and ``cifar10-air``), all of them in turn, and leaves benchmarks/results/frontier.json. How long a
+network takes does not depend on what it has learned, so these have random weights. The figure and the tables of
+docs/when.md put the times beside accuracies.
+
+A plain network that is told by scales (FiLM) is timed as if nobody told it anything, which is in its favour.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+
+import splinenets as sn
+from benchmarks.animations import COLOURS, number, sheet, words
+from benchmarks.timing import RESULTS, about, interleaved, markdown, write
+from splinenets.reproduce import EXPERIMENTS, Row, collect
+from splinenets.reproduce.experiments import recipe_of
+from splinenets.reproduce.outcome import Found, spread
+from splinenets.training.build import build_network, load_task
+from splinenets.training.recipe import STATIC
+
+COMMAND = "python -m benchmarks.frontier"
+FILE = RESULTS / "frontier.json"
+NAMES = ("turned", "regimes", "cifar10-air")
+ABOUT = {"turned": "turned images, ", "regimes": "", "cifar10-air": "CIFAR-10, "}
+CALLS, ROUNDS = 50, 41
+LINES = (*COLOURS[:3], "#888888")
+KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
+    ("curves", False): "SplineNet, told the angle",
+    ("nobody", False): "SplineNet, nobody tells it",
+    ("scales", True): "plain, told the angle (FiLM)",
+    ("nobody", True): "plain, nobody tells it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A network that was trained and timed, and its plain twin."""
+
+    row: Row
+    found: Found
+    twin: Found
+    seconds: float
+    twin_seconds: float | None
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Of its seeds, in percent."""
+        return [100 * result.accuracy for result in self.found.values()]
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """How it is told, and whether it is plain."""
+        return self.row.settings.get("told", "nobody"), self.row.settings["model"] == STATIC
+
+    @property
+    def macs(self) -> int:
+        """Of one image."""
+        return next(iter(self.found.values())).macs
+
+    @property
+    def parameters(self) -> int:
+        """Of the deployed network."""
+        return next(iter(self.found.values())).parameters
+
+
+def rows(name: str) -> Iterator[Row]:
+    """The networks of an experiment that are for all images, with the settings that all of their kind share."""
+    for row in EXPERIMENTS[name].rows:
+        told = row.settings.get("told", "nobody"), row.settings["model"] == STATIC
+        if told in KINDS and "between" not in row.settings and not row.name.endswith((", open", ", SGD", " epochs")):
+            yield row
+
+
+def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
+    """One image through a network, ``CALLS`` times."""
+    settings = {**row.settings, **({"told": "nobody"} if row.settings.get("told") == "scales" else {})}
+    recipe = recipe_of(EXPERIMENTS[name], Row(name=row.name, settings=settings), "standard", 0)
+    task = load_task(recipe)
+    net, path = build_network(recipe, task).eval(), folder / f"{name}-{row.slug}.native"
+    sn.export(net, tuple(part[:8] for part in task.example()), path)
+    exported, inputs = sn.load_export(path, threads=1), tuple(part[:1].contiguous() for part in task.example())
+
+    def call() -> None:
+        for _ in range(CALLS):
+            exported(*inputs)
+
+    return call
+
+
+def main() -> None:
+    """Measure, and write the file."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        calls = {f"{name}: {row.name}": caller(name, row, Path(folder)) for name in NAMES for row in rows(name)}
+        seconds = {name: taken / CALLS for name, taken in interleaved(calls, ROUNDS).items()}
+    write(FILE, {"about": about(COMMAND, calls=CALLS, rounds=ROUNDS), "seconds": seconds})
+    print("\n".join(f"{name}: {1e6 * taken:.1f} microseconds" for name, taken in seconds.items()))
+
+
+def points(name: str) -> list[Point]:
+    """The networks of an experiment that were both trained and timed."""
+    timed = json.loads(FILE.read_bytes())["seconds"]
+    found = collect(name, RESULTS / "reproduce", "standard")
+    return [
+        Point(
+            row=row,
+            found=found[row.name],
+            twin=found.get(row.twin, {}),
+            seconds=timed[f"{name}: {row.name}"],
+            twin_seconds=timed.get(f"{name}: {row.twin}"),
+        )
+        for row in rows(name)
+        if found[row.name] and f"{name}: {row.name}" in timed
+    ]
+
+
+def frontier() -> str:
+    """The networks on turned images: accuracy, and everything that one image costs."""
+    head = ["network", "test accuracy, %", "seeds", "one image, µs", "MACs", "parameters"]
+    lines = [
+        [
+            *(p.row.name, spread(p.accuracies), str(len(p.found))),
+            *(f"{1e6 * p.seconds:.0f}", f"{p.macs:,}", f"{p.parameters:,}"),
+        ]
+        for p in points("turned")
+    ]
+    return markdown(head, lines)
+
+
+def gains() -> str:
+    """Every SplineNet over its plain twin: points, loss, and what they cost."""
+    head = ["", "plain, %", "SplineNet, %", "gain", "test loss", "seeds", "time", "MACs", "parameters"]
+    lines = []
+    for name in NAMES:
+        for p in points(name):
+            shared = sorted(set(p.found) & set(p.twin))
+            if p.kind[1] or not shared or p.twin_seconds is None:
+                continue
+            own, plain = [p.found[seed] for seed in shared], [p.twin[seed] for seed in shared]
+            gained = [100 * (a.accuracy - b.accuracy) for a, b in zip(own, plain, strict=True)]
+            losses = [mean(r.epochs[-1]["test_loss"] for r in some) for some in (plain, own)]
+            lines.append(
+                [
+                    f"{ABOUT[name]}{p.row.name}",
+                    *(f"{mean(100 * r.accuracy for r in some):.2f}" for some in (plain, own)),
+                    spread(gained, "+"),
+                    f"{losses[0]:.3f} -> {losses[1]:.3f}",
+                    str(len(shared)),
+                    *(f"x {p.seconds / p.twin_seconds:.2f}", f"x {p.macs / plain[0].macs:.2f}"),
+                    f"x {p.parameters / plain[0].parameters:.1f}",
+                ]
+            )
+    return markdown(head, lines)
+
+
+def figure() -> str:
+    """Accuracy against microseconds on turned images, a line for each way of telling; bars are standard errors."""
+    some = [p for p in points("turned") if p.kind != ("nobody", False) or p.row.name.endswith("closed")]
+    times = [p.seconds for p in some]
+    low, high = math.floor(min(mean(p.accuracies) for p in some)) - 1, math.ceil(max(max(p.accuracies) for p in some))
+    scale = 500 / math.log(max(times) / min(times))
+
+    def across(seconds: float) -> float:
+        return 80 + scale * math.log(seconds / min(times))
+
+    def down(accuracy: float) -> float:
+        return 330 - 280 * (accuracy - low) / (high - low)
+
+    parts = [words(70, 28, "Images of clothes turned by any angle: accuracy for the time that you have", "bold")]
+    for y in range(low + low % 2, high + 1, 2):
+        parts.append(f'<line class="line" x1="70" x2="650" y1="{down(y):.1f}" y2="{down(y):.1f}" opacity=".3"/>')
+        parts.append(words(36, down(y) + 4, f"{y}%"))
+    for i, (kind, label) in enumerate(KINDS.items()):
+        colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.seconds)
+        way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
+        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for p in members:
+            x, y, error = across(p.seconds), down(mean(p.accuracies)), standard_error(p.accuracies)
+            ends = f'y1="{down(mean(p.accuracies) - error):.1f}" y2="{down(mean(p.accuracies) + error):.1f}"'
+            shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
+            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>')
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {shape}/>')
+            parts.append(words(x + 8, y + 15, p.row.name.split(",")[0].split(" ")[0], "small"))
+        parts.append(f'<rect x="420" y="{252 + 20 * i}" width="14" height="4" fill="{colour}"/>')
+        parts.append(words(442, 259 + 20 * i, label, "small"))
+    marks = ticks(min(times), max(times))
+    parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
+    parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))
+    return sheet(680, 394, "Test accuracy against time on turned images", *parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round times between two others."""
+    steps = (factor * 10.0**power for power in range(-7, 0) for factor in (1, 2, 5))
+    return [step for step in steps if low <= step <= high]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of a mean; 0 where there is one value."""
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+if __name__ == "__main__":
+    main()
