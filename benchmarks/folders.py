@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,16 +25,17 @@ from splinenets.training import Recipe, load_recipe, load_run, train
 from splinenets.training.recipe import STATIC
 
 FILE = RESULTS / "folders.json"
+TOLD = ("model", "width", "augment", "batch", "sampling", "epochs", "learning_rate")  # fields that a result keeps
 FRESH = 400  # test images, over all classes
 NOTHING = "nothing set"
-SETTINGS: Mapping[str, Sequence[str]] = {  # what was tried
-    NOTHING: (),
-    "half the rate": ("learning_rate=0.05",),
-    "twice the epochs": ("epochs=120",),
-    "LeNet-16": ("width=16",),
-    "other augmentation": (),
-}
 AUGMENTS = {"crop-flip": "affine-elastic", "affine-elastic": "crop-flip"}
+WIDTHS = {16: 32, 32: 16}
+SETTINGS: Mapping[str, Callable[[Recipe], dict[str, object]]] = {  # what was tried, in terms of what is chosen
+    NOTHING: lambda recipe: {},
+    "other augmentation": lambda recipe: {"augment": AUGMENTS[recipe.augment]},
+    "a third of the rate": lambda recipe: {"learning_rate": recipe.learning_rate / 3},
+    "other width": lambda recipe: {"width": WIDTHS[recipe.width]},
+}
 
 
 def measure(kind: str, setting: str, model: str | None) -> dict[str, object]:
@@ -43,9 +44,8 @@ def measure(kind: str, setting: str, model: str | None) -> dict[str, object]:
         folder, classes = Path(place), len(KINDS[kind].counts)
         data = f"folder:{make(kind, folder / 'images')}"
         fresh = make(kind, folder / "fresh", (math.ceil(FRESH / classes),) * classes, seed=1)
-        recipe = load_recipe(data, overrides=SETTINGS[setting], model=model)
-        if setting == "other augmentation":
-            recipe = replace(recipe, augment=AUGMENTS[recipe.augment])
+        recipe = load_recipe(data, model=model)
+        recipe = replace(recipe, **SETTINGS[setting](recipe))  # type: ignore[arg-type]
         train(recipe, folder / "run")
         found = outcome(folder / "run", fresh, recipe)
     return {"folder": kind, "setting": setting, "static": model == STATIC, **found}
@@ -62,9 +62,9 @@ def outcome(run: Path, fresh: Path, recipe: Recipe) -> dict[str, object]:
         answers = torch.cat([net(task.augment.evaluate(some)).argmax(1) for some in images.split(100)])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     numbers = [value for line in lines for value in line.values() if isinstance(value, float)]
-    settings = {key: value for key, value in recipe.as_dict().items() if key not in ("data", "name")}
+    settings = {key: getattr(recipe, key) for key in TOLD}
     accuracy = float((answers == labels).double().mean())
-    return {"accuracy": accuracy, "finite": all(map(math.isfinite, numbers)), "recipe": settings}
+    return {"accuracy": accuracy, "finite": all(map(math.isfinite, numbers)), **settings}
 
 
 def table() -> str:

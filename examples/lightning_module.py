@@ -15,12 +15,13 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # where it is no
         self.model, self.health = sn.Regularized(net, classes), sn.HealthMetric()
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        return self.model(batch[0], labels=batch[1])[0]
+        *inputs, labels = batch  # images, and conditions where a network is told any
+        return self.model(*inputs, labels=labels)[0]
 
     def validation_step(self, batch: list[torch.Tensor]) -> None:
-        logits, positions = sn.trace(self.model.module, batch[0])
-        self.health.update(positions, batch[1])
-        self.log("accuracy", (logits.argmax(1) == batch[1]).float().mean())
+        logits, positions = sn.trace(self.model.module, *batch[:-1])
+        self.health.update(positions, batch[-1])
+        self.log("accuracy", (logits.argmax(1) == batch[-1]).float().mean())
 
     def on_validation_epoch_end(self) -> None:
         self.log_dict(self.health.compute())

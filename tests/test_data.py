@@ -540,6 +540,33 @@ def test_evaluation_sees_each_sample_once_and_in_order(samples, batch, world):
     assert torch.equal(torch.cat([*shares, everything[:0]]), everything)
 
 
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=300), st.integers(1, 64), st.integers(0, 9), st.integers(1, 3))
+def test_each_class_equally_often(labels, batch, epoch, world):
+    labels = torch.tensor(labels)
+    batches = Batches(samples=len(labels), batch=batch, labels=labels)
+    drawn = torch.cat([batches.indices(epoch, step) for step in range(len(batches))])
+    assert len(drawn) == len(labels)
+    often = labels[drawn].bincount()[labels.unique()]
+    assert often.max() - often.min() <= 1
+    for label, count in zip(labels.unique(), often, strict=True):
+        each = drawn[labels[drawn] == label].bincount(minlength=len(labels))[labels == label]
+        assert each.sum() == count
+        assert each.max() - each.min() <= 1  # no image comes again before the others have come
+    if min(batches.size(step) for step in range(len(batches))) >= world:
+        shares = [batches.indices(epoch, 0, rank, world) for rank in range(world)]
+        assert torch.equal(torch.cat(shares), batches.indices(epoch, 0))
+    assert torch.equal(drawn, Batches(samples=len(labels), batch=batch, labels=labels.clone()).order(epoch))
+
+
+def test_many_images_of_a_class_have_their_turns():
+    labels = torch.tensor([0] * 90 + [1] * 10)
+    batches = Batches(samples=100, batch=10, labels=labels)
+    seen = torch.cat([batches.order(epoch) for epoch in range(12)]).unique()
+    assert len(seen) == 100
+    assert not torch.equal(batches.order(0), batches.order(1))
+
+
 def test_order_is_a_function_of_seed_and_epoch():
     def order(seed, epoch):
         return Batches(samples=1000, batch=1000, seed=seed).indices(epoch, 0).tolist()

@@ -1,6 +1,7 @@
 """Images of one's own: what nobody has set fits them, says why, and learns."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,13 @@ from benchmarks.pictures import KINDS, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.commands import call
+from tests.helpers.runs import files, tiny_task
 from tests.helpers.runs import recipe as tiny_recipe
-from tests.helpers.runs import tiny_task
 from tests.helpers.stubs import pictures
 from torch import nn
 
 from splinenets.data import load
-from splinenets.training import Recipe, draft_recipe, load_recipe, load_run
+from splinenets.training import Recipe, checkpoint, draft_recipe, load_recipe, load_run, train
 from splinenets.training.cautions import cautions
 from splinenets.training.fitting import BATCHES, EPOCHS, Fitting, Survey
 
@@ -29,7 +30,8 @@ def test_a_folder_with_nothing_set_is_learned(folder, tmp_path):
     code, out, err = call("train", f"folder:{folder}", "--set", "width=4", "--out", tmp_path / "run")
     assert code == 0, err
     assert "best test accuracy 100.00%" in out
-    assert "WARNING" not in "".join(line for line in err.splitlines(keepends=True) if "positions of" not in line)
+    warned = [line for line in err.splitlines() if "WARNING" in line and "positions of" not in line]
+    assert warned == ["WARNING: 4 test images say little: each is 25% of the accuracy"]
     assert load_run(tmp_path / "run")[2] == load_recipe(f"folder:{folder}", overrides=["width=4"])
 
 
@@ -42,7 +44,7 @@ def test_show_says_why(folder):
     chosen = {"network", "model", "image_size", "augment", "epochs", "learning_rate", "anneal"}
     assert chosen <= set(draft.choices)
     for key, choice in draft.choices.items():
-        line = next(line for line in err.splitlines() if line.split()[0] == key)
+        line = next(line for line in err.splitlines() if line.startswith(f"{key} "))
         assert choice.text in line
         assert choice.reason in line
         assert shown[key] == (list(choice.value) if isinstance(choice.value, tuple) else choice.value)
@@ -100,6 +102,9 @@ surveys = st.builds(
     Survey,
     images=st.integers(1, 10**7),
     classes=st.integers(2, 10**4),
+    counts=st.tuples(st.integers(1, 100), st.integers(100, 10**4)),
+    tests=st.integers(1, 10**4),
+    own_tests=st.booleans(),
     side=st.integers(1, 10**4),
     channels=st.sampled_from([1, 3]),
 )
@@ -123,6 +128,97 @@ def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
     assert not set(said) & set(fitting.choices)
     assert (found.augment == "crop-flip") == (seen.channels == 3)
     assert found.image_size <= 224
+    assert (found.sampling == "classes") == (seen.counts[1] >= 2 * seen.counts[0])
+    assert f"{seen.images:,} training images" in str(seen)
+
+
+# Unequal classes
+
+
+@pytest.fixture
+def uneven(tmp_path):
+    """30 images of one class, 10 of another."""
+    folder = pictures(tmp_path / "uneven", images=30)
+    for number in range(10, 30):
+        (folder / "class001" / f"{number}.png").unlink()
+    return folder
+
+
+def test_classes_with_few_images_are_drawn_as_often(uneven, tmp_path):
+    words = ["train", f"folder:{uneven}", "--set", "width=4", "--set", "epochs=6"]
+    code, out, err = call(*words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "32 training images, 8 to 24 of each of 2 classes; 8 test images that are held out" in err
+    assert "sampling       classes    8 images of the smallest class, 24 of the largest" in err
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    best = max(line["test_balanced_accuracy"] for line in epochs)
+    last = epochs[-1]
+    shown = f"test accuracy {last['test_accuracy']:.2%}, {last['test_balanced_accuracy']:.2%} balanced"
+    assert shown in out
+    assert f"best balanced test accuracy {best:.2%}" in out
+    assert f"{shown.removeprefix('test ')}  " in err
+    code, told, _ = call("evaluate", tmp_path / "run")
+    assert code == 0
+    assert f"{last['test_balanced_accuracy']:.2%} balanced, loss" in told
+    net, task, recipe, _ = load_run(tmp_path / "run")
+    assert recipe.sampling == "classes"
+    labels = task.data.test.labels
+    right = net(*task.show(task.data.test, slice(None))).argmax(1) == labels
+    assert last["test_balanced_accuracy"] == float(
+        (right[labels == 0].double().mean() + right[labels == 1].double().mean()) / 2
+    )
+
+
+def test_sampling_can_be_set_and_resumes(uneven, tmp_path):
+    assert load_recipe(f"folder:{uneven}", overrides=["sampling=images"]).sampling == "images"
+    with pytest.raises(ValueError, match="unknown sampling 'all', choose from images, classes"):
+        load_recipe(f"folder:{uneven}", overrides=["sampling=all"])
+    quick = [
+        "width=2",
+        "epochs=3",
+        "checkpoint_every=1",
+        "model=static",
+        "keep=100",
+        "calibrate=32",
+        "precision=float32",
+    ]
+    chosen = load_recipe(f"folder:{uneven}", overrides=quick)
+    train(chosen, tmp_path / "whole")
+    whole = files(tmp_path / "whole")
+    train(chosen, tmp_path / "cut")
+    steps = checkpoint.steps(tmp_path / "cut/checkpoints")
+    for step in steps[3:]:
+        for file in (tmp_path / "cut/checkpoints").glob(f"{step:08d}.*"):
+            file.unlink()
+    train(chosen, tmp_path / "cut", resume=True)
+    assert files(tmp_path / "cut") == whole
+
+
+def test_equal_classes_have_no_balanced_accuracy(folder, tmp_path):
+    words = ["train", f"folder:{folder}", "--set", "width=2", "--set", "epochs=1", "--out", tmp_path / "run"]
+    code, out, err = call(*words)
+    assert code == 0
+    assert "balanced" not in out + err + (tmp_path / "run/metrics.jsonl").read_text()
+
+
+def test_broken_files_are_named_and_left_out_if_that_is_chosen(folder, tmp_path):
+    (folder / "class000/3.png").write_text("no image")
+    (folder / "class001/4.png").write_bytes((folder / "class001/4.png").read_bytes()[:60])
+    words = ["train", f"folder:{folder}", "--set", "width=2", "--set", "epochs=1", "--out", tmp_path / "run"]
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert "cannot be read as an image" in err
+    assert err.endswith("; broken=skip leaves such files out\n")
+    assert not (tmp_path / "run").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = call(*words, "--set", "broken=skip")
+    assert code == 0, err
+    for name in ("class000/3.png", "class001/4.png"):
+        line = next(line for line in err.splitlines() if name in line)
+        assert line.startswith("WARNING: ")
+        assert line.endswith("; it is left out")
 
 
 # Cautions
@@ -135,13 +231,15 @@ def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
         ({"network": "resnet", "depth": 8, "batch": 30, "epochs": 3}, 103, ["12 steps are too few for batch norms"]),
         ({"batch": 30, "epochs": 3}, 103, []),
         ({"batch": 1, "epochs": 20}, 2, []),
+        ({"batch": 30, "epochs": 3, "tests": 19}, 103, ["19 test images say little: each is 5% of the accuracy"]),
         ({"batch": 1, "epochs": 20}, 1, ["all training images are of one class", "holds all 1 training images"]),
     ],
 )
 def test_cautions(changes, train, words):
+    tests = changes.pop("tests", 41)
     recipe = tiny_recipe(**changes)
     net = nn.BatchNorm2d(3) if recipe.network == "resnet" else nn.Linear(2, 2)
-    found = list(cautions(recipe, tiny_task(recipe, train=train), net))
+    found = list(cautions(recipe, tiny_task(recipe, train=train, test=tests), net))
     assert len(found) == len(words)
     for sentence, start in zip(found, words, strict=True):
         assert start in sentence

@@ -128,6 +128,15 @@ def test_health_of_batches_is_health_of_all():
     assert not any("information" in name for name in numbers)
 
 
+def test_too_few_samples_have_no_health():
+    metric = sn.HealthMetric()
+    for count, known in ((15, False), (16, True)):
+        metric.update({"conv": torch.rand(count, 2)})
+        assert bool(metric.compute()) == known
+        metric.reset()
+        assert len(metric.history) == known
+
+
 def test_health_of_what_is_told_is_nobodys_business():
     net = sn.condition(network("D(3)-X-R4"))
     metric = sn.HealthMetric()
@@ -146,32 +155,58 @@ def test_examples_are_short(name):
     assert sum(bool(line.strip()) for line in lines) <= 30
 
 
-def batches():
-    return DataLoader(TensorDataset(IMAGES, LABELS), 12)
+SPECS = ["H(3)-C-R3", "D(3)-X-R4"]
+ANGLES = torch.rand(24, generator=torch.Generator().manual_seed(1))
+
+
+def told(net, spec):
+    return sn.condition(net, name="angle") if "X" in spec else net
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
-def test_lightning(tmp_path):
+@pytest.mark.parametrize("spec", SPECS)
+def test_lightning(spec, tmp_path):
+    """A run that goes on from a checkpoint has the bits of one that never stopped, and they are the network's."""
     lightning = pytest.importorskip("lightning")
-    module = runpy.run_path(str(ROOT / "examples/lightning_module.py"))["Module"](network(), 4)
-    options = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-    trainer = lightning.Trainer(max_epochs=2, default_root_dir=tmp_path, accumulate_grad_batches=2, **options)
-    trainer.fit(module, batches(), batches())
-    assert trainer.global_step == 2
-    assert "entropy/conv" in trainer.callback_metrics
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    again = type(module)(network(), 4)
+    kind = runpy.run_path(str(ROOT / "examples/lightning_module.py"))["Module"]
+    inputs = (IMAGES, ANGLES) if "X" in spec else (IMAGES,)
+    batches = DataLoader(TensorDataset(*inputs, LABELS), 6)
+
+    def start():
+        torch.manual_seed(0)
+        return kind(told(network(spec), spec), 4)
+
+    def fit(module, epochs, checkpoint=None):
+        options = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        options |= {"default_root_dir": tmp_path, "accumulate_grad_batches": 2, "enable_checkpointing": False}
+        trainer = lightning.Trainer(max_epochs=epochs, **options)
+        trainer.fit(module, batches, batches, ckpt_path=checkpoint)
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        return trainer
+
+    whole, cut, resumed, again = start(), start(), start(), start()
+    trainer = fit(whole, 2)
+    assert trainer.global_step == 4
+    assert ("entropy/conv" in trainer.callback_metrics) == (spec == SPECS[0])
+    fit(cut, 1)
+    fit(resumed, 2, tmp_path / "last.ckpt")
+    assert any(not torch.equal(a, b) for a, b in zip(cut.parameters(), whole.parameters(), strict=True))
     again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=False)["state_dict"])
+    sn.save(whole.model, tmp_path / "net")
     with torch.no_grad():
-        assert torch.equal(again.eval().model(IMAGES), module.eval().model(IMAGES))
+        expected = whole.eval().model(*inputs)
+        for module in (resumed.eval().model, again.eval().model, sn.load(tmp_path / "net")):
+            assert torch.equal(module(*inputs), expected)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # those of others
-def test_the_trainer_of_transformers(tmp_path):
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_trainer_of_transformers(spec, tmp_path):
     """Its steps are ours; it goes on from a checkpoint to the same bits; and what it saved is the network."""
     from transformers import Trainer, TrainingArguments
 
-    rows = [{"pixel_values": x, "labels": y} for x, y in zip(IMAGES, LABELS % 4, strict=True)]
+    columns = {"pixel_values": IMAGES, "labels": LABELS} | ({"angle": ANGLES} if "X" in spec else {})
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def train(folder, net, resume=None, steps=4):
         settings = TrainingArguments(
@@ -188,7 +223,7 @@ def test_the_trainer_of_transformers(tmp_path):
 
     def start():
         torch.manual_seed(0)
-        return sn.convert(plain, "H(3)-C-R3", example=images.float(), spread=0.1)
+        return told(sn.convert(plain, spec, example=images.float(), spread=0.1), spec)
 
     whole = train("whole", start())
     train("cut", start(), steps=2)
@@ -198,5 +233,6 @@ def test_the_trainer_of_transformers(tmp_path):
     assert whole.evaluate()["eval_loss"] == resumed.evaluate()["eval_loss"]
     sn.save(whole.model, tmp_path / "net")
     with torch.no_grad():
-        found, expected = sn.load(tmp_path / "net")(IMAGES).logits, whole.model.eval()(pixel_values=IMAGES).logits
+        inputs = {name: values for name, values in columns.items() if name != "labels"}
+        found, expected = sn.load(tmp_path / "net")(**inputs).logits, whole.model.eval()(**inputs).logits
     assert torch.equal(found, expected)

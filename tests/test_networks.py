@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.helpers.commands import call
-from tests.helpers.stubs import pictures, stub  # noqa: F401
+from tests.helpers.stubs import pictures, real, stub  # noqa: F401
 
+import splinenets as sn
 from splinenets.layers import SplineLayer
 from splinenets.models import resnet
 from splinenets.training import load_recipe, load_run
@@ -123,6 +124,40 @@ def test_given_weights_are_where_both_twins_start(package, file, stub, folder, t
         given = load_recipe(f"folder:{folder}", overrides=overrides, model=model, weights=str(tmp_path / file))
         net = build_network(given, task).eval()
         torch.testing.assert_close(net(*images), source(*images), rtol=1e-9, atol=1e-9)
+
+
+NAMED = {  # settings, and those that make the package's own network quick
+    "timm": (["network=timm:mobilenetv3_small_100"], []),
+    "torchvision": (["network=torchvision:resnet18"], ["layers=layer1.*"]),
+}
+
+
+@pytest.mark.parametrize("package", NAMED)
+def test_networks_of_the_packages_themselves(package, stub, folder, tmp_path):  # noqa: F811
+    """The real packages where they can be imported: given weights, converted, trained, saved and loaded."""
+    settings, quick = NAMED[package]
+    if real(package):
+        settings = [*settings, *quick]
+    else:
+        stub(package)
+    data, file, settings = f"folder:{folder}", tmp_path / "weights.safetensors", [*settings, *QUICK, "epochs=1"]
+    recipe = load_recipe(data, overrides=[*settings, "precision=float64"])
+    task = load_task(recipe)
+    source = trained_like(recipe, task)
+    save_file(source.float().state_dict(), file)
+    source = source.double()
+    given = load_recipe(data, overrides=[*settings, "precision=float64"], weights=str(file), model="H(3)-C-R3")
+    net = build_network(given, task).eval()
+    assert any(isinstance(module, SplineLayer) for module in net.modules())
+    torch.testing.assert_close(net(*task.example(5)), source(*task.example(5)), rtol=1e-9, atol=1e-9)
+    words = ["train", data, "--from", file, "--model", "H(3)-C-R3", *options(*settings), "--out", tmp_path / "run"]
+    code, out, err = call(*words)
+    assert code == 0, err
+    assert "layers are splines" in err
+    assert out.count("best test accuracy") == 2  # its static twin trained on beside it
+    net, task, _, _ = load_run(tmp_path / "run")
+    sn.save(net, tmp_path / "net.safetensors")  # which says how to build it
+    assert torch.equal(sn.load(tmp_path / "net.safetensors")(*task.example(3)), net(*task.example(3)))
 
 
 def test_upgrading_a_run_trains_its_twin_beside_it(folder, tmp_path):

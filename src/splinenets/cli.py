@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
 
@@ -56,7 +60,9 @@ def options(version: bool = typer.Option(False, "--version", help="Show the vers
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(show_warning, warnings.showwarning)
+            app(arguments)
     except (ValueError, OSError) as error:
         fail(str(error), getattr(error, "exit_code", 2))
     except (MemoryError, RuntimeError) as error:
@@ -65,6 +71,16 @@ def main(arguments: list[str] | None = None) -> None:
         if not out_of_memory(error):
             raise
         fail("this machine has not enough memory for that: try a smaller batch, network or number of knots", 2)
+
+
+def show_warning(
+    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *more: Any
+) -> None:
+    """A warning of ours is one sentence; those of others look as they always do."""
+    if Path(filename).is_relative_to(Path(__file__).parent) and issubclass(category, UserWarning):
+        typer.echo(f"WARNING: {message}", err=True)
+    else:
+        others(message, category, filename, *more)
 
 
 def fail(reason: str, exit_code: int) -> NoReturn:

@@ -43,10 +43,16 @@ def remembered(build: Callable[P, Net]) -> Callable[P, Net]:
         net = build(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        net.source = Source(builder=f"{OURS}:{build.__name__}", arguments=given.arguments)  # type: ignore[assignment]
-        return net
+        return noted(net, f"{OURS}:{build.__name__}", given.arguments)
 
     return remember
+
+
+def noted(net: Net, builder: str, arguments: dict[str, Any]) -> Net:
+    """The same network, on which is noted how it was built, unless it has something of that name."""
+    if isinstance(net, nn.Module) and not hasattr(net, "source"):
+        net.source = Source(builder=builder, arguments=arguments)  # type: ignore[assignment]
+    return net
 
 
 def source_of(net: nn.Module) -> Source | None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .health_check import Health, health
+from .health_check import FEWEST, Health, health
 from .regularizer import MutualInformation
 from .tracing import Positions, levels_of, trace
 
@@ -69,8 +69,8 @@ class HealthMetric:
     """
 
     def __init__(self, samples: int = 1_000, remember: int = 5) -> None:
-        if samples < 16 or remember < 1:
-            raise ValueError(f"samples must be 16 or more and remember 1 or more, got {samples} and {remember}")
+        if samples < FEWEST or remember < 1:
+            raise ValueError(f"samples must be {FEWEST} or more and remember 1 or more, got {samples} and {remember}")
         self.samples, self.remember = samples, remember
         self.history: list[Health] = []
         self.gathered: list[tuple[Positions, Tensor | None]] = []
@@ -85,8 +85,11 @@ class HealthMetric:
             self.gathered.append((kept, None if labels is None else labels[:room].cpu()))
 
     def report(self) -> Health:
-        """The health of what was gathered, with drift since the epochs before; prints as a table."""
-        if not self.gathered:
+        """The health of what was gathered, with drift since the epochs before; prints as a table.
+
+        Of fewer samples than can be judged, as in a trainer's trial of a few batches, it is empty.
+        """
+        if sum(_count(p) for p, _ in self.gathered) < FEWEST:
             return Health(())
         names = self.gathered[0][0]
         positions = {name: torch.cat([p[name] for p, _ in self.gathered]) for name in names}
@@ -101,8 +104,8 @@ class HealthMetric:
 
     def reset(self) -> None:
         """The epoch is over: remember its health, and begin to gather anew."""
-        if self.gathered:
-            self.history = [*self.history, self.report()][-self.remember :]
+        if (report := self.report()).layers:
+            self.history = [*self.history, report][-self.remember :]
         self.gathered = []
 
 

@@ -1,10 +1,13 @@
 """Stand-ins for packages that networks come from, and folders of random images for them."""
 
 import importlib
+import importlib.util
 import sys
+import warnings
 
 import numpy
 import pytest
+import torch
 from PIL import Image
 
 NETWORK = '''
@@ -21,18 +24,24 @@ def small(channels, classes, width=4):
 PACKAGES = {
     "timm/__init__.py": NETWORK
     + """
-def create_model(name, num_classes=1000, in_chans=3, **kwargs):
-    if name != "tiny":
-        raise RuntimeError(f"Unknown model ({name})")
+def create_model(model_name, num_classes=1000, in_chans=3, **kwargs):
+    if model_name not in ("tiny", "mobilenetv3_small_100"):
+        raise RuntimeError(f"Unknown model ({model_name})")
     return small(in_chans, num_classes, **kwargs)
 """,
     "torchvision/__init__.py": "",
     "torchvision/models.py": NETWORK
     + """
 def get_model(name, weights=None, num_classes=1000, **kwargs):
-    if name != "tiny":
+    if name not in list_models():
         raise ValueError(f"Unknown model {name}")
     return small(3, num_classes, **kwargs)
+
+def list_models():
+    return ["tiny", "resnet18"]
+
+def get_model_builder(name):
+    return lambda **kwargs: get_model(name, **kwargs)
 """,
     "mine/__init__.py": "",
     "mine/models.py": NETWORK
@@ -70,6 +79,31 @@ def stub(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] in ("timm", "torchvision", "mine")]:
         if str(tmp_path) in str(sys.modules[name].__file__):
             del sys.modules[name]
+
+
+OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+
+
+def real(package):
+    """Whether the package itself is here; then it is imported.
+
+    A torchvision that was built for other devices lacks its operators, of which classifiers need none.
+    """
+    if importlib.util.find_spec(package) is None:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import torchvision  # noqa: F401
+        except ImportError:
+            pass
+        except RuntimeError:
+            for name in ("nms", "qnms"):
+                OPERATORS.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+                del sys.modules[name]
+        importlib.import_module(package)
+    return True
 
 
 def pictures(folder, classes=2, images=6, mode="RGB", sides=(20, 40)):

@@ -56,6 +56,7 @@ class Epoch:
     train_accuracy: float
     test_accuracy: float
     test_loss: float
+    test_balanced_accuracy: float | None = None  # where classes have unequally many test images
     layers: Mapping[str, LayerEpoch]
 
     @property

@@ -160,10 +160,12 @@ def parse_epoch(line: dict[str, Any]) -> Epoch:
         )
         for layer in line.get("layers", ())
     }
+    balanced = line.get("test_balanced_accuracy")
     return Epoch(
         number=int(line["epoch"]),
         train_accuracy=float(line["train_accuracy"]),
         test_accuracy=float(line["test_accuracy"]),
         test_loss=float(line["test_loss"]),
+        test_balanced_accuracy=None if balanced is None else float(balanced),
         layers=layers,
     )

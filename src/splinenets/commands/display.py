@@ -15,6 +15,7 @@ from ..layers import SplineLayer
 from ..tables import text_table
 from ..training import Recipe, Watcher
 from ..training.build import Task, build_twin
+from ..training.evaluation import balanced_in_words
 from .train import is_first_rank
 
 
@@ -62,7 +63,8 @@ class Display(Watcher):
             text = (
                 f"{self.name}: epoch {line['epoch']:>3}  train loss {line['train_loss']:.4f}, "
                 f"accuracy {line['train_accuracy']:.2%}  test loss {line['test_loss']:.4f}, "
-                f"accuracy {line['test_accuracy']:.2%}  {seconds:.1f} s"
+                f"accuracy {line['test_accuracy']:.2%}{balanced_in_words(line.get('test_balanced_accuracy'))}  "
+                f"{seconds:.1f} s"
             )
             self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
             sys.stderr.flush()

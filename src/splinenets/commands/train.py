@@ -96,7 +96,17 @@ def train_in(folder: Path, recipe: Recipe, resume: bool, trackers: Sequence[str]
         state = run_training(recipe, folder, resume=resume, trackers=names, watcher=display, draw=draw)
     part(ranks())
     if is_first_rank() and state.best:
-        typer.echo(f"{folder}: {state.step} steps, best test accuracy {state.best['accuracy']:.2%}")
+        from ..analysis.records import read_epochs
+        from ..training.evaluation import balanced_in_words
+
+        last, evenly = read_epochs(folder)[0][-1], recipe.sampling == "classes"
+        typer.echo(
+            f"{folder}: {state.step} steps, test accuracy {last.test_accuracy:.2%}"
+            f"{balanced_in_words(last.test_balanced_accuracy)}; "
+            f"best{' balanced' if evenly and last.test_balanced_accuracy is not None else ''} test accuracy "
+            f"{state.best['accuracy']:.2%}"
+        )
+        typer.echo(f"next: splinenets evaluate, report, explore or export {folder}", err=True)
 
 
 def drawing(folder: Path, every: int, last: int) -> Drawing:
@@ -125,7 +135,7 @@ def evaluate(
     result = score(net, task, accelerator)
     if is_first_rank():
         typer.echo(f"{run}: {recipe.model} on {recipe.data}, checkpoint of step {step}")
-        typer.echo(f"accuracy {result.accuracy:.2%} ({result.right} of {result.samples}), loss {result.loss:.4f}")
+        typer.echo(str(result))
         if (seen := judge(net, task, accelerator.device)) and seen[0].layers:
             typer.echo(str(seen[0]))
     part(accelerator)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+UNEVEN = 2  # times as many images of the largest class as of the smallest
 
 
 def seeded(use: str, *when: int) -> torch.Generator:
@@ -24,6 +26,28 @@ def seeded(use: str, *when: int) -> torch.Generator:
 def epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
     """The order of the samples in an epoch. It is kept for the next step: do not change it."""
     return torch.randperm(samples, generator=seeded("order", seed, epoch))
+
+
+def is_uneven(counts: Collection[float]) -> bool:
+    """Whether classes with so many images each are so unequal that always naming the largest looks like success."""
+    return max(counts) >= UNEVEN * min(counts)
+
+
+@lru_cache(maxsize=2)
+def even_order(labels: Tensor, seed: int, epoch: int) -> Tensor:
+    """As many samples as there are, in an order in which all classes come equally often, give or take one.
+
+    Of a class with many images some come, others in other epochs; one with few begins again when all have come.
+    """
+    generator = seeded("order", seed, epoch)
+    groups = [(labels == label).nonzero().flatten().cpu() for label in labels.unique()]
+    chosen = []
+    for number, group in enumerate(groups):
+        start, stop = share(0, len(labels), number, len(groups))
+        rounds = -(-(stop - start) // len(group))
+        orders = [group[torch.randperm(len(group), generator=generator)] for _ in range(rounds)]
+        chosen.append(torch.cat([*orders, group[:0]])[: stop - start])
+    return torch.cat(chosen)[torch.randperm(len(labels), generator=generator)]
 
 
 @lru_cache(maxsize=2)
@@ -42,6 +66,7 @@ def share(start: int, stop: int, part: int, parts: int) -> tuple[int, int]:
 class Batches:
     """Training batches of ``batch`` samples over all ranks, each sample once in an epoch.
 
+    With ``labels`` (samples,), each class comes equally often instead (``even_order``).
     Where ``batch`` does not divide ``samples``, all batches of the epoch are made smaller by the same amount, give or
     take one sample: the steps are as many as with a short last batch, and none is too small for batch statistics.
     """
@@ -49,6 +74,7 @@ class Batches:
     samples: int
     batch: int
     seed: int = 0
+    labels: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -77,7 +103,13 @@ class Batches:
         if self.samples // len(self) < world:
             raise ValueError(f"a batch of {self.samples // len(self)} samples is too small for {world} ranks")
         start, stop = share(*self.bounds(step), rank, world)
-        return epoch_order(self.samples, self.seed, epoch)[start:stop]
+        return self.order(epoch)[start:stop]
+
+    def order(self, epoch: int) -> Tensor:
+        """The samples of an epoch."""
+        if self.labels is None:
+            return epoch_order(self.samples, self.seed, epoch)
+        return even_order(self.labels, self.seed, epoch)
 
 
 def in_order(samples: int, batch: int, rank: int = 0, world: int = 1) -> Iterator[slice]:

@@ -18,6 +18,8 @@ Place: TypeAlias = Path | Member
 
 GREY = frozenset(("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"))
 COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
+SKIPPING = "; broken=skip leaves such files out"
+FINER = 2  # times as many pixels a side as asked for, at least, are decoded where there are more
 BEHIND = (128, 128, 128, 255)  # what shows where an image is transparent: neither dark nor light things vanish on it
 
 
@@ -29,14 +31,17 @@ def read_image(path: Place, height: int, width: int) -> Tensor:
         with Image.open(path if isinstance(path, Path) else path.open()) as file:
             return to_pixels(file, height, width)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
+        raise ValueError(f"{path} cannot be read as an image: {error}{SKIPPING}") from None
 
 
 def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
     """An open image, scaled and cut to size: (C, H, W), uint8, grey with C = 1, or RGB."""
     from PIL import Image, ImageOps
 
-    image = ImageOps.exif_transpose(file)
+    finest = FINER * max(height, width)
+    file.draft(None, (finest, finest))  # a JPEG file of many pixels is decoded to fewer, which takes less time
+    ImageOps.exif_transpose(file, in_place=True)
+    image = file
     if image.mode not in GREY | COLOUR:
         raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
     if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
@@ -44,7 +49,7 @@ def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
     mode = "L" if image.mode in GREY else "RGB"
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, BEHIND), with_alpha(image))
-    image = image.convert(mode)
+    image = image if image.mode == mode else image.convert(mode)
     pixels = bytearray(ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR).tobytes())
     return torch.frombuffer(pixels, dtype=torch.uint8).view(height, width, -1).permute(2, 0, 1)
 
@@ -62,7 +67,7 @@ def read_shape(path: Place) -> tuple[int, int, int]:
         with Image.open(path if isinstance(path, Path) else path.open()) as file:
             return 1 if file.mode in GREY else 3, file.height, file.width
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
+        raise ValueError(f"{path} cannot be read as an image: {error}{SKIPPING}") from None
 
 
 def upper_byte(mode: str) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset, Split
-from .decoding import Place, read_image, read_shape
+from .decoding import SKIPPING, Place, read_image, read_shape
 from .listing import CSV_PREFIX, FOLDER_PREFIX, File, Listing, list_images
 from .streams import CHOICES, Stream, exceeds_memory
 
@@ -92,19 +92,21 @@ def _split(listing: Listing, files: Sequence[File], images: Tensor | Stream, par
 def readable(listing: Listing, height: int, width: int) -> Listing:
     """A listing without the files that cannot be read, each of which is named in a warning."""
 
-    def reads(file: File) -> bool:
+    def fault(file: File) -> str:
         try:
             read_image(file.path, height, width)
         except ValueError as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
-            return False
-        return True
+            return str(error).removesuffix(SKIPPING)
+        return ""
 
+    parts = []
     with ThreadPoolExecutor() as pool:
-        train, test = (
-            tuple(file for file, good in zip(files, pool.map(reads, files), strict=True) if good)
-            for files in (listing.train, listing.test)
-        )
+        for files in (listing.train, listing.test):
+            faults = list(pool.map(fault, files))
+            for reason in filter(None, faults):
+                warnings.warn(f"{reason}; it is left out", stacklevel=2)
+            parts.append(tuple(file for file, reason in zip(files, faults, strict=True) if not reason))
+    train, test = parts
     for label in listing.classes:
         if not all(any(file.label == label for file in files) for files in (train, test)):
             raise ValueError(f"{listing.name} has too few images of {label!r} that can be read")

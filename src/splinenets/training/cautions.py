@@ -10,12 +10,13 @@ from torch import nn
 from .build import Task
 from .recipe import Recipe
 
+TELLING = 20  # test images, below which accuracy is hardly more than luck
 HANDFUL = 50  # steps in which the averages of a batch norm still remember how they began: 0.9 ** 50 is 0.5%
 
 
 def cautions(recipe: Recipe, task: Task, net: nn.Module) -> Iterator[str]:
     """Sentences about a training that will learn little, and what would help."""
-    labels, classes = task.data.train.labels, len(task.data.classes)
+    labels, classes, tests = task.data.train.labels, len(task.data.classes), len(task.data.test.labels)
     steps = recipe.epochs * math.ceil(len(labels) / recipe.batch)
     normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
     if len(labels.unique()) < 2:
@@ -27,5 +28,7 @@ def cautions(recipe: Recipe, task: Task, net: nn.Module) -> Iterator[str]:
             f"{steps} steps are too few for batch norms, whose averages are what counts in tests: "
             f"train more epochs, or with a smaller batch"
         )
+    if tests < TELLING:
+        yield f"{tests} test images say little: each is {1 / tests:.0%} of the accuracy"
     if recipe.batch >= len(labels):
         yield f"a batch of {recipe.batch} holds all {len(labels)} training images, so every epoch is a single step"

@@ -34,7 +34,7 @@ TOTALS = ("cross_entropy", "regularizer", "right", "samples")
 
 
 class Best(TypedDict):
-    """The step at whose end the test accuracy was highest."""
+    """The step at whose end the test accuracy was highest; the balanced one, where classes are drawn equally often."""
 
     step: int
     accuracy: float

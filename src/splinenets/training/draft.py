@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, is_listed
 from ..tables import text_table
-from .fitting import Choice, fit
+from .fitting import Choice, Survey, fit
 from .recipe import Recipe, check_key, nearest, parse_override, renamed
 
 if sys.version_info >= (3, 11):
@@ -23,10 +23,14 @@ DEFAULT_SCHEDULE = "fast"
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A recipe, and which of its fields nobody has set: what they were set to, and why."""
+    """A recipe, and which of its fields nobody has set: what they were set to, and why.
+
+    ``seen`` is what the choices rest on, where the images are a user's own.
+    """
 
     recipe: Recipe
     choices: Mapping[str, Choice]
+    seen: Survey | None = None
 
     def going_on(self, earlier: Recipe) -> Draft:
         """The same, where nobody has set a field, as a run was begun that is to go on: images may have been added."""
@@ -35,7 +39,8 @@ class Draft:
 
     def __str__(self) -> str:
         body = [(key, choice.text, choice.reason) for key, choice in self.choices.items()]
-        return text_table(("not set", "chosen", "because"), body)
+        table = text_table(("not set", "chosen", "because"), body)
+        return table if self.seen is None else f"{self.recipe.data}: {self.seen}\n\n{table}"
 
 
 def load_recipe(
@@ -58,8 +63,8 @@ def draft_recipe(
     values |= {key: value for key, value in settings.items() if value is not None}
     values |= dict(map(parse_override, overrides))
     recipe = Recipe.from_dict(values, f"recipe {name!r}")
-    choices = fit(recipe, values)
-    return Draft(recipe=replace(recipe, **{key: choice.value for key, choice in choices.items()}), choices=choices)
+    fitting = fit(recipe, values)
+    return Draft(recipe=fitting.recipe, choices=fitting.choices, seen=fitting.seen)
 
 
 def image_values(name: str) -> dict[str, object]:

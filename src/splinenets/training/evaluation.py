@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..calibration import calibrate
 from ..data import in_order
+from ..data.batches import is_uneven
 from ..health_check import Health, health
 from ..tracing import Positions, evaluating, join_positions, trace
 from .build import Inputs, Task
@@ -21,42 +22,66 @@ JUDGED = 1_000  # test images whose positions are looked at
 
 @dataclass(frozen=True)
 class Score:
-    """Mean cross entropy, and right answers of so many samples."""
+    """Mean cross entropy, right answers of so many samples, and the mean over classes of each one's accuracy.
+
+    ``balanced`` is None where classes have about as many test images, so that it says no more than the accuracy.
+    """
 
     loss: float
     right: int
     samples: int
+    balanced: float | None = None
 
     @property
     def accuracy(self) -> float:
         """The share of right answers."""
         return self.right / self.samples
 
+    def __str__(self) -> str:
+        text = f"accuracy {self.accuracy:.2%} ({self.right} of {self.samples})"
+        return f"{text}{balanced_in_words(self.balanced)}, loss {self.loss:.4f}"
 
-def calibrate_on(net: nn.Module, task: Task, count: int, device: torch.device, batch: int = 250) -> None:
-    """Standardise decisions by so many undistorted training images, from all over the set; every rank does the same."""
+
+def balanced_in_words(balanced: float | None) -> str:
+    """What stands behind an accuracy."""
+    return "" if balanced is None else f", {balanced:.2%} balanced"
+
+
+def calibrate_on(
+    net: nn.Module, task: Task, count: int, device: torch.device, batch: int = 250, order: Tensor | None = None
+) -> None:
+    """Standardise decisions by so many undistorted training images, from all over the set; every rank does the same.
+
+    ``order`` names those that training draws from, where these are not each image once.
+    """
     split = task.data.train
     count = min(count, len(split.labels))
     if count < 2:
         return
     chosen, parts = torch.arange(count) * len(split.labels) // count, max(count // batch, 1)
+    chosen = chosen if order is None else order[chosen]
     calibrate(net, (task.show(split, chosen[part::parts], device) for part in range(parts)))
 
 
 @torch.no_grad()
 def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500) -> Score:
     """Test a network; each rank does its share and all know the result."""
-    split, device = task.data.test, accelerator.device
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    split, device, classes = task.data.test, accelerator.device, len(task.data.classes)
+    sums = torch.zeros(1 + 2 * classes, dtype=torch.float64, device=device)  # loss; right and all, of each class
     with evaluating(net):
         for part in in_order(len(split.labels), batch, accelerator.process_index, accelerator.num_processes):
             labels = split.labels[part].to(device)
             logits = net(*task.show(split, part, device))
             loss = F.cross_entropy(logits.double(), labels, reduction="sum")
-            right = (logits.argmax(1) == labels).sum()
-            sums += torch.stack([loss, right.double(), right.new_tensor(len(labels)).double()])
-    loss_sum, right_sum, samples = total(accelerator, sums).tolist()
-    return Score(loss_sum / samples, int(right_sum), int(samples))
+            right = labels[logits.argmax(1) == labels]
+            counts = [some.bincount(minlength=classes) for some in (right, labels)]
+            sums += torch.cat([loss.unsqueeze(0), *counts])
+    loss_sum, right_by_class, by_class = total(accelerator, sums).split([1, classes, classes])
+    present = by_class > 0
+    uneven = is_uneven(by_class[present].tolist())
+    balanced = float((right_by_class[present] / by_class[present]).mean()) if uneven else None
+    samples = int(by_class.sum())
+    return Score(float(loss_sum) / samples, int(right_by_class.sum()), samples, balanced)
 
 
 @torch.no_grad()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from ..data.batches import UNEVEN, is_uneven
 from ..data.dataset import KNOWN
 from ..data.decoding import read_shape
-from ..data.listing import is_listed, list_images
+from ..data.listing import File, is_listed, list_images
 from .networks import Shape, build_plain, first_convolution, in_colour, later_stages
 from .recipe import Recipe
 
 LOOKED_AT = 200  # files whose sizes are read
 FEW = 5_000  # training images, below which a LeNet is enough
+VERY_FEW = 2_000  # below which a narrow one is
 SIDES = {"lenet": (32,), "resnet": (32, 48, 64)}
 LARGER_SIDES = (32, 64, 96, 128, 160, 192, 224)  # for networks from elsewhere, which halve them five times
 BATCHES = (16, 128)
@@ -39,44 +43,74 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What there is to learn from: training images, classes, the median of the shorter sides, channels."""
+    """What there is to learn from: training images, classes, the median of the shorter sides, channels.
+
+    ``counts`` are the training images of the smallest and of the largest class, ``tests`` all test images, and
+    ``own_tests`` says whether these were set apart by whoever made the data.
+    """
 
     images: int
     classes: int
+    counts: tuple[int, int]
     side: int
     channels: int
+    tests: int
+    own_tests: bool
+
+    def __str__(self) -> str:
+        few, many = self.counts
+        each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        kept = "" if self.own_tests else " that are held out"
+        trained = f"{self.images:,} training images, {each} of each of {self.classes:,} classes"
+        return f"{trained}; {self.tests:,} test images{kept}"
 
 
 def survey(recipe: Recipe) -> Survey:
     """Look at the files of a recipe's data."""
     listing = list_images(recipe.data)
     count = len(listing.train) - recipe.held_out
-    shapes = [read_shape(file.path) for file in listing.train[:LOOKED_AT]]
+    images = max(min(recipe.images or count, count), 1)
+    by_class = Counter(file.label for file in listing.train[:images]).values()
+    shapes = readable_shapes(listing.train[:LOOKED_AT], recipe.broken)
+    if not shapes:
+        raise ValueError(f"none of the first {LOOKED_AT} files of {recipe.data} can be read as an image")
     return Survey(
-        images=max(min(recipe.images or count, count), 1),
+        images=images,
         classes=len(listing.classes),
+        counts=(min(by_class), max(by_class)),
+        tests=recipe.held_out or len(listing.test),
+        own_tests=not recipe.held_out and any(file.part for file in listing.test),
         side=int(median(min(height, width) for _, height, width in shapes)),
         channels=max(channels for channels, _, _ in shapes),
     )
 
 
-def fit(recipe: Recipe, said: Collection[str]) -> dict[str, Choice]:
+def readable_shapes(files: Iterable[File], broken: str) -> list[tuple[int, int, int]]:
+    """Channels, heights and widths; of files that cannot be read, none if they are to be skipped."""
+    shapes = []
+    for file in files:
+        with suppress(*[ValueError] if broken == "skip" else []):
+            shapes.append(read_shape(file.path))
+    return shapes
+
+
+def fit(recipe: Recipe, said: Collection[str]) -> Fitting:
     """What a recipe is to have in the fields that nobody has said anything about.
 
     For data sets with a name that is nothing but which layers of a stranger's network become splines.
     """
     fitting = Fitting(recipe, said)
     if is_listed(recipe.data):
-        seen = survey(recipe)
+        fitting.seen = seen = survey(recipe)
         fitting.network(seen)
         fitting.images(seen)
         fitting.steps(seen)
         fitting.splines()
     if not recipe.ours and not {"layers", "plain"} <= set(said):
-        fitting.stages(expected_shape(fitting.recipe, seen if is_listed(recipe.data) else None))
+        fitting.stages(expected_shape(fitting.recipe, fitting.seen))
     if recipe.weights:
         fitting.choose("spread", 0.0, "the SplineNet starts as exactly the network whose weights are given")
-    return fitting.choices
+    return fitting
 
 
 def expected_shape(recipe: Recipe, seen: Survey | None) -> Shape:
@@ -90,10 +124,11 @@ def expected_shape(recipe: Recipe, seen: Survey | None) -> Shape:
 
 
 class Fitting:
-    """Choices so far, and the recipe with them."""
+    """Choices so far, the recipe with them, and what was seen of its images if they are a user's own."""
 
     def __init__(self, recipe: Recipe, said: Collection[str]) -> None:
         self.recipe, self.said = recipe, said
+        self.seen: Survey | None = None
         self.choices: dict[str, Choice] = {}
 
     def choose(self, key: str, value: Any, reason: str) -> None:
@@ -107,7 +142,9 @@ class Fitting:
         few = seen.images < FEW
         self.choose("network", "lenet" if few else "resnet", f"{seen.images:,} images, LeNet below {FEW:,}")
         if self.recipe.network == "lenet":
-            self.choose("width", 32, "as in the paper")
+            narrow = seen.images < VERY_FEW
+            reason = f"{seen.images:,} images, 16 filters below {VERY_FEW:,} and 32 above"
+            self.choose("width", 16 if narrow else 32, reason)
             self.choose("dropout", 0.3, BY_HEART)
         elif self.recipe.network == "resnet":
             self.choose("depth", 20, "the smallest that is usual")
@@ -130,8 +167,12 @@ class Fitting:
         """How many images a step, how many steps, and how large ones."""
         low, high = BATCHES
         batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high, max(seen.images // 2, 1))
-        reason = f"about 24 steps for {seen.images:,} images, but from {low} to {high} and at most half of them"
+        reason = f"{seen.images:,} images in about 24 steps, but {low} to {high} a step and at most half of them"
         self.choose("batch", batch, reason)
+        if is_uneven(seen.counts):
+            few, many = seen.counts
+            reason = f"{few:,} images of the smallest class, {many:,} of the largest: at least {UNEVEN} times as many"
+            self.choose("sampling", "classes", reason)
         least, most = EPOCHS
         epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), least), most)
         self.choose("epochs", epochs, f"the fewer images the more, from {least} to {most}")

@@ -75,8 +75,8 @@ class Journal:
 
     def epoch(self, line: dict[str, Any], seconds: float, waited: float, samples: int) -> None:
         """A line about an epoch."""
-        names = ("train_loss", "train_accuracy", "regularizer", "test_loss", "test_accuracy")
-        numbers = {f"epoch/{name}": line[name] for name in names}
+        names = ("train_loss", "train_accuracy", "regularizer", "test_loss", "test_accuracy", "test_balanced_accuracy")
+        numbers = {f"epoch/{name}": line[name] for name in names if name in line}
         for layer in line.get("layers", ()):
             for measure in ("entropy", "information", "deviation"):
                 numbers[f"{measure}/{layer['layer']}"] = layer[measure]

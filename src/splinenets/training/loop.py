@@ -78,7 +78,8 @@ class Loop:
         self.draw = draw
         self.rank, self.world, self.device = accelerator.process_index, accelerator.num_processes, accelerator.device
         self.data = task.data.train.whole(self.device)
-        self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed)
+        labels = self.data.labels if recipe.sampling == "classes" else None
+        self.batches = Batches(samples=len(self.data.labels), batch=recipe.batch, seed=recipe.seed, labels=labels)
         self.steps = recipe.epochs * len(self.batches)
         self.net = accelerator.prepare_model(state.net)  # the same network, in DDP where there are several ranks
         self.objective = Regularized(self.net, build_regularizer(recipe, task))
@@ -168,7 +169,8 @@ class Loop:
     def end_epoch(self, seconds: float) -> None:
         """Test the network, look at its positions, and write a line about both."""
         state = self.state
-        calibrate_on(state.outcome, self.task, self.recipe.calibrate, self.device)
+        drawn = None if self.batches.labels is None else self.batches.order(0)
+        calibrate_on(state.outcome, self.task, self.recipe.calibrate, self.device, order=drawn)
         result = score(state.outcome, self.task, self.accelerator)
         entropy, regularizer, right, samples = state.totals
         line: dict[str, Any] = {
@@ -181,8 +183,11 @@ class Loop:
             "test_loss": result.loss,
             "test_accuracy": result.accuracy,
         }
-        if state.best is None or result.accuracy > state.best["accuracy"]:
-            state.best = {"step": state.step, "accuracy": result.accuracy}
+        if result.balanced is not None:
+            line["test_balanced_accuracy"] = result.balanced
+        reached = result.accuracy if drawn is None or result.balanced is None else result.balanced
+        if state.best is None or reached > state.best["accuracy"]:
+            state.best = {"step": state.step, "accuracy": reached}
         if self.accelerator.is_main_process:
             self.look(line)
         state.totals = [0.0] * len(TOTALS)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..constructors import noted
 from ..models import build
 from ..tracing import evaluating
 from .recipe import Recipe
@@ -62,13 +63,15 @@ Builder = Callable[[str, Mapping[str, Any], Shape], nn.Module]
 def from_timm(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
     """``timm.create_model``."""
     create = importlib.import_module("timm").create_model
-    return create(name, **{"num_classes": shape.classes, "in_chans": shape.channels, **arguments})
+    chosen = {"num_classes": shape.classes, "in_chans": shape.channels, **arguments}
+    return noted(create(name, **chosen), "timm:create_model", {"model_name": name, **chosen})
 
 
 def from_torchvision(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
     """``torchvision.models.get_model``."""
     get = importlib.import_module("torchvision.models").get_model
-    return get(name, **{"weights": None, "num_classes": shape.classes, **arguments})
+    chosen = {"num_classes": shape.classes, **arguments}
+    return noted(get(name, **{"weights": None, **chosen}), f"torchvision.models:{name}", chosen)
 
 
 def from_transformers(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
@@ -97,7 +100,8 @@ def from_function(module: str) -> Builder:
         known = {"classes": shape.classes, "num_classes": shape.classes}
         known |= {"in_channels": shape.channels, "image_size": shape.size}
         wanted = inspect.signature(function).parameters
-        return function(**{key: value for key, value in known.items() if key in wanted} | dict(arguments))
+        chosen = {key: value for key, value in known.items() if key in wanted} | dict(arguments)
+        return noted(function(**chosen), f"{module}:{name}", chosen)
 
     return build
 

@@ -26,6 +26,7 @@ BALANCED = "balanced"
 NETWORKS = ("lenet", "resnet", "air")  # ours; all others have a colon in their names
 ANNEALS = ("one-cycle", "steps", "triangular")
 OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
+SAMPLINGS = ("images", "classes")
 PRECISIONS = ("auto", "float32", "bf16", "float64")
 RANGES: dict[str, tuple[float, float]] = {
     "image_size": (4, 1024),
@@ -94,6 +95,8 @@ class Recipe:
     plain             name patterns of layers that stay plain even so
     spread            how far knots start from the twin's weight, in its standard deviations
     batch             samples a step, over all ranks
+    sampling          images: each image comes once in an epoch; classes: each class comes equally often, however few
+                      images it has
     anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
                       steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``;
                       triangular: it goes up in a line and down in a line
@@ -146,6 +149,7 @@ class Recipe:
     plain: tuple[str, ...] = ()
     spread: float = 0.1
     batch: int = 250
+    sampling: str = "images"
     epochs: int = 10
     anneal: str = "one-cycle"
     optimizer: str = "sgd"
@@ -185,7 +189,7 @@ class Recipe:
         if any(not 0 < drop < 1 for drop in self.drops) or list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must be shares of the steps, between 0 and 1 and rising, got {self.drops}")
         choices_of = {"anneal": ANNEALS, "optimizer": OPTIMIZERS, "precision": PRECISIONS, "told": TOLD}
-        choices_of |= {"stream": STREAMS, "broken": BROKEN}
+        choices_of |= {"stream": STREAMS, "broken": BROKEN, "sampling": SAMPLINGS}
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, choose from {', '.join(choices)}")
