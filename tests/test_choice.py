@@ -178,7 +178,7 @@ def test_every_name_has_its_strategy():
 
 def test_an_unknown_strategy():
     with (
-        pytest.raises(ValueError, match=r"unknown strategy 'fast', choose from .*'auto'.*'unfold'"),
+        pytest.raises(ValueError, match=r"unknown strategy 'fast', choose from auto, .*unfold"),
         sn.strategy("fast"),
     ):
         pass

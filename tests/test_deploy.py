@@ -83,7 +83,7 @@ def test_rows_of_zeros_are_stored_as_zeros():
 
 
 def test_unknown_storage():
-    with pytest.raises(ValueError, match=r"'int4', choose from \['float32', 'bf16', 'int8'\]"):
+    with pytest.raises(ValueError, match="'int4', choose from float32, bf16, int8"):
         sn.deploy(nn.Linear(2, 2), knots="int4")
 
 
