@@ -146,6 +146,7 @@ def test_figures_can_be_saved(fresh, written):
     assert seen.errors == []
 
 
+@pytest.mark.slow
 def test_a_hostile_report(fresh, tmp_path, monkeypatch):
     page, seen = fresh
     monkeypatch.setattr(report, "deployed", lambda *_: None)
@@ -388,6 +389,7 @@ def test_a_dial_turns_the_picture(fresh, turned):
         assert seen.errors == []
 
 
+@pytest.mark.slow
 def test_a_hostile_explorer(fresh):
     page, seen = fresh
     task = subjects.hostile_task()

@@ -61,7 +61,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", slow_where(lambda name: name == "figures.md", sorted(set(PAGES) - {"deployment.md"})))
+LONG = ("figures.md", "index.md", *(f"tutorials/{name}.md" for name in ("deploy", "images", "slider", "upgrade")))
+
+
+@pytest.mark.parametrize("name", slow_where(lambda name: name in LONG, sorted(set(PAGES) - {"deployment.md"})))
 def test_pages_run(name, folder):
     Reader(PAGES[name], later=LATER.get(name, ())).read()
 
