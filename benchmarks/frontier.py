@@ -183,7 +183,7 @@ def figure() -> str:
         parts.append(f'<line class="line" x1="70" x2="650" {level} opacity=".3"/>')
         parts.append(words(36, down(mark) + 4, f"{mark}%"))
     for i, (kind, label) in enumerate(KINDS.items()):
-        colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.seconds)
+        colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
         way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for p in members:
