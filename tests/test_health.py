@@ -213,6 +213,8 @@ def test_report_prints_and_is_json():
     assert rows == report.rows()
     assert [r["verdict"] for r in rows] == ["healthy", "constant"]
     assert [layer.layer for layer in report.unhealthy] == ["dense"]
+    assert report.ailing == report.unhealthy  # as 0.1 called them
+    assert report.ailing[0].ailing == report.unhealthy[0].unhealthy
     with pytest.raises(KeyError, match="no layer 'nothing', choose from"):
         report["nothing"]
 

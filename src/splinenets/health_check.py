@@ -80,6 +80,11 @@ class LayerHealth:
             self.verdict,
         )
 
+    @property
+    def ailing(self) -> float:
+        """What ``unhealthy`` was called in version 0.1."""
+        return self.unhealthy
+
 
 @dataclass(frozen=True)
 class Health:
@@ -91,6 +96,11 @@ class Health:
     def unhealthy(self) -> tuple[LayerHealth, ...]:
         """The layers that are not healthy."""
         return tuple(layer for layer in self.layers if layer.verdict != "healthy")
+
+    @property
+    def ailing(self) -> tuple[LayerHealth, ...]:
+        """What ``unhealthy`` was called in version 0.1."""
+        return self.unhealthy
 
     def warning(self) -> str:
         """What is wrong, in plain words, a clause for each verdict; empty if nothing is."""
