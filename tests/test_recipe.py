@@ -166,7 +166,7 @@ def test_learning_rate(anneal):
 
 # Generated command lines and recipes
 
-many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def fine(code, err, *named):
