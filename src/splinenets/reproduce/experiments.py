@@ -135,22 +135,20 @@ def _regime(name: str, model: str, **settings: Any) -> tuple[Row, Row]:
     )
 
 
-def _air(widths: tuple[int, int, int], *models: str, rivals: Sequence[str] = ()) -> tuple[Row, ...]:
-    """An Air of these widths on CIFAR-10: plain, SplineNets of it, and rivals of those."""
+def _air(widths: tuple[int, int, int], *models: str) -> tuple[Row, ...]:
+    """An Air of these widths on CIFAR-10: plain, and SplineNets of it."""
     name = f"Air {'-'.join(map(str, widths))}"
-    plain = {"model": STATIC, "widths": widths}
-    elsewhere = {**plain, "network": "splinenets.reproduce.rivals:rival"}
-    return (
-        Row(name=name, settings=plain),
-        *(Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models),
-        *(
-            Row(
-                name=f"{name} {kind}",
-                settings={**elsewhere, "arguments": {"kind": kind, "widths": [*widths]}},
-                twin=name,
-            )
-            for kind in rivals
-        ),
+    plain = Row(name=name, settings={"model": STATIC, "widths": widths})
+    splines = (Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models)
+    return (plain, *splines)
+
+
+def _rivals(name: str, host: str, **settings: Any) -> tuple[Row, ...]:
+    """Other dynamic weights on the host of the row ``name``."""
+    network = {"model": STATIC, "network": "splinenets.reproduce.rivals:rival", **settings}
+    return tuple(
+        Row(name=f"{name} {kind}", settings={**network, "arguments": {"kind": kind, "host": host}}, twin=name)
+        for kind in ("SE", "CondConv", "ODConv")
     )
 
 
@@ -239,6 +237,7 @@ EXPERIMENTS = {
             *(_told(width, "nobody") for width in (4, 5, 6, 8, 10)),
             *(_untold(width, CIRCLE) for width in (4, 8)),
             _untold(4, "D(5)-D-R3", plain=("conv1",)),
+            *_rivals("LeNet-4", "lenet4", told="nobody"),
             _told(4, "channels"),
             *(_told(width, "scales") for width in (4, 8, 10, 12, 16)),
             *(_told(width, "curves") for width in (4, 8)),
@@ -270,7 +269,8 @@ EXPERIMENTS = {
         title="CIFAR-10, thin Airs and other dynamic weights",
         recipe="cifar10-air",
         rows=(
-            *_air((8, 16, 16), "D(5)-C-R3", rivals=("SE", "CondConv", "ODConv")),
+            *_air((8, 16, 16), "D(5)-C-R3"),
+            *_rivals("Air 8-16-16", "air8-16-16", widths=(8, 16, 16)),
             *_air((9, 18, 18)),  # more MACs than any of those above
             *_air((12, 24, 24), "D(5)-C-R3"),
         ),

@@ -1,21 +1,21 @@
-"""Other ways to give each image weights of its own, on the same host: what SplineNets are measured against.
+"""Other ways to give each image weights of its own, on the same hosts: what SplineNets are measured against.
 
 Squeeze-and-excite (Hu et al. 2018) scales channels, CondConv (Yang et al. 2019) mixes experts, and ODConv (Li et al.
-2022) mixes experts and scales each of them along filters, channels and places. Each in its published form, as far as
-this host has room for it; for comparisons, not for users.
+2022) mixes experts and scales them along filters, channels and places. Each in its published form, as far as a host has
+room for it, and as there the first layer stays plain. For comparisons, not for users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from ..functional import conv2d_per_sample
-from ..models import Air, air
+from ..models import build
 
-EXPERTS = 4  # of CondConv and ODConv; both papers use 4 and 8
+EXPERTS = 4  # of CondConv and ODConv; their papers use 4 and 8
 
 
 class Excited(nn.Module):
@@ -23,8 +23,10 @@ class Excited(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
+        channels = conv.out_channels
+        hidden = max(channels // 4, 4)
         self.conv = conv
-        self.excite = nn.Sequential(*squeeze(conv.out_channels, conv.out_channels), nn.Sigmoid())
+        self.excite = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, out, H, W)."""
@@ -37,14 +39,28 @@ class CondConv(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.padding = conv.padding
-        self.route = nn.Linear(conv.in_channels, EXPERTS)
-        self.experts = experts(conv)
+        self.padding, self.bias = conv.padding, conv.bias
+        self.route, self.experts = nn.Linear(conv.in_channels, EXPERTS), experts(conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, out, H, W)."""
         shares = self.route(x.mean((2, 3))).sigmoid()
-        return conv2d_per_sample(x, torch.einsum("nk,koihw->noihw", shares, self.experts), padding=self.padding)
+        filters = torch.einsum("nk,koihw->noihw", shares, self.experts)
+        return conv2d_per_sample(x, filters, self.bias, padding=self.padding)
+
+
+class CondLinear(nn.Module):
+    """The same for a matrix product."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.bias = linear.bias
+        self.route, self.experts = nn.Linear(linear.in_features, EXPERTS), experts(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in) -> (N, out)."""
+        weights = torch.einsum("nk,koi->noi", self.route(x).sigmoid(), self.experts)
+        return (weights @ x.unsqueeze(2)).squeeze(2) + self.bias
 
 
 class ODConv(nn.Module):
@@ -52,10 +68,10 @@ class ODConv(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.padding, places = conv.padding, conv.kernel_size[0] * conv.kernel_size[1]
-        hidden = max(conv.in_channels // 16, 16)
+        self.padding, self.bias = conv.padding, conv.bias
+        hidden, self.kernel = max(conv.in_channels // 16, 16), conv.kernel_size
         self.squeeze = nn.Sequential(nn.Linear(conv.in_channels, hidden), nn.ReLU())
-        sizes = (EXPERTS, conv.out_channels, conv.in_channels, places)
+        sizes = EXPERTS, conv.out_channels, conv.in_channels, self.kernel[0] * self.kernel[1]
         self.heads = nn.ModuleList(nn.Linear(hidden, size) for size in sizes)
         self.experts = experts(conv)
 
@@ -63,34 +79,40 @@ class ODConv(nn.Module):
         """(N, C, H, W) -> (N, out, H, W)."""
         squeezed = self.squeeze(x.mean((2, 3)))
         shares, filters, channels, places = (head(squeezed) for head in self.heads)
-        place = places.sigmoid().unflatten(1, self.experts.shape[-2:])
         weights = torch.einsum("nk,koihw->noihw", shares.softmax(1), self.experts)
-        weights = weights * place[:, None, None] * channels.sigmoid()[:, None, :, None, None]
-        y = conv2d_per_sample(x, weights, padding=self.padding)
-        return y * filters.sigmoid()[..., None, None]
+        weights = weights * filters.sigmoid()[:, :, None, None, None] * channels.sigmoid()[:, None, :, None, None]
+        weights = weights * places.sigmoid().reshape(-1, 1, 1, *self.kernel)
+        return conv2d_per_sample(x, weights, self.bias, padding=self.padding)
 
 
-RIVALS: dict[str, Callable[[nn.Conv2d], nn.Module]] = {"SE": Excited, "CondConv": CondConv, "ODConv": ODConv}
+# what becomes of convolutions, and of linear layers
+Change = Callable[[nn.Conv2d], nn.Module]
+RIVALS: dict[str, tuple[Change, Callable[[nn.Linear], nn.Module] | None]] = {
+    "SE": (Excited, None),
+    "CondConv": (CondConv, CondLinear),
+    "ODConv": (ODConv, None),
+}
 
 
-def rival(kind: str, widths: Sequence[int], in_channels: int, classes: int) -> Air:
-    """Air whose convolutions, all but the whitening one, are of this kind."""
-    net = air(widths, in_channels=in_channels, classes=classes)
-    for group in net.groups:
-        for name in ("conv1", "conv2"):
-            setattr(group, name, RIVALS[kind](getattr(group, name)))
+def rival(kind: str, host: str, in_channels: int, image_size: int, classes: int) -> nn.Module:
+    """A network of ours by name, such as "lenet4", without dropout, whose layers but the first are of this kind."""
+    options = {"dropout": 0.0} if host.startswith("lenet") else {}
+    net = build(host, in_channels=in_channels, image_size=image_size, classes=classes, **options)
+    convolution, linear = RIVALS[kind]
+    layers = [(name, module) for name, module in net.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    for name, layer in layers[1:]:
+        if isinstance(layer, nn.Conv2d):
+            net.set_submodule(name, convolution(layer))
+        elif linear is not None:
+            net.set_submodule(name, linear(layer))
     return net
 
 
-def squeeze(channels: int, answers: int, reduction: int = 4) -> tuple[nn.Module, ...]:
-    """Two linear layers with a ReLU between them."""
-    hidden = max(channels // reduction, 4)
-    return nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, answers)
-
-
-def experts(conv: nn.Conv2d) -> nn.Parameter:
-    """Experts that start as the convolution does, each with noise of its own: (EXPERTS, out, in, kh, kw)."""
-    fresh = torch.stack([nn.init.kaiming_uniform_(torch.empty_like(conv.weight), a=5**0.5) for _ in range(EXPERTS)])
-    identity = min(conv.in_channels, conv.out_channels)
-    fresh[:, :identity] = conv.weight.detach()[:identity]  # the filters that hand channels on
-    return nn.Parameter(fresh)
+def experts(layer: nn.Conv2d | nn.Linear) -> nn.Parameter:
+    """Weights for each expert, drawn as torch draws a layer's; filters that hand channels on stay: (K, *weight)."""
+    drawn = [nn.init.kaiming_uniform_(torch.empty_like(layer.weight), a=5**0.5) for _ in range(EXPERTS)]
+    weight = layer.weight.detach()
+    handing_on = (weight.flatten(1) != 0).sum(1) == 1
+    return nn.Parameter(
+        torch.stack([torch.where(handing_on.view(-1, *[1] * (weight.dim() - 1)), weight, d) for d in drawn])
+    )
