@@ -5,11 +5,13 @@ turned``, ``regimes`` and ``frontier``), all of them in turn, and leaves benchma
 network takes does not depend on what it has learned, so these have random weights. The figure and the tables of
 docs/when.md put the times beside accuracies.
 
-A plain network that is told by scales (FiLM) is timed as if nobody told it anything, which is in its favour.
+A plain network that is told by scales (FiLM) is timed as if nobody told it anything, which is in its favour. What our
+runtime does not know, such as CondConv, is timed in ONNX Runtime.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import tempfile
@@ -34,12 +36,14 @@ FILE = RESULTS / "frontier.json"
 NAMES = ("turned", "regimes", "frontier")
 ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
-LINES = (*COLOURS[:3], "#888888")
+LINES = (*COLOURS[:3], "#888888", COLOURS[3])
+RIVAL = "rival"
 KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
     ("curves", False): "SplineNet, told the angle",
     ("nobody", False): "SplineNet, nobody tells it",
     ("scales", True): "plain, told the angle (FiLM)",
     ("nobody", True): "plain, nobody tells it",
+    (RIVAL, True): "other dynamic weights",
 }
 
 
@@ -60,8 +64,8 @@ class Point:
 
     @property
     def kind(self) -> tuple[str, bool]:
-        """How it is told, and whether it is plain."""
-        return self.row.settings.get("told", "nobody"), self.row.settings["model"] == STATIC
+        """How it is told, and whether it has no splines."""
+        return kind_of(self.row)
 
     @property
     def macs(self) -> int:
@@ -74,12 +78,26 @@ class Point:
         return next(iter(self.found.values())).parameters
 
 
+def kind_of(row: Row) -> tuple[str, bool]:
+    """A row's key in ``KINDS``."""
+    told = RIVAL if "arguments" in row.settings else row.settings.get("told", "nobody")
+    return told, row.settings["model"] == STATIC
+
+
 def rows(name: str) -> Iterator[Row]:
     """The networks of an experiment that are for all images, with the settings that all of their kind share."""
     for row in EXPERIMENTS[name].rows:
-        told = row.settings.get("told", "nobody"), row.settings["model"] == STATIC
-        if told in KINDS and "between" not in row.settings and not row.name.endswith((", open", ", SGD", " epochs")):
+        if (
+            kind_of(row) in KINDS
+            and "between" not in row.settings
+            and not row.name.endswith((", open", ", SGD", " epochs"))
+        ):
             yield row
+
+
+def runtime(row: Row) -> str:
+    """The faster of those that know its operations."""
+    return "onnx" if row.name.endswith(("CondConv", "ODConv")) else "native"
 
 
 def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
@@ -87,8 +105,9 @@ def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
     settings = {**row.settings, **({"told": "nobody"} if row.settings.get("told") == "scales" else {})}
     recipe = recipe_of(EXPERIMENTS[name], Row(name=row.name, settings=settings), "standard", 0)
     task = load_task(recipe)
-    net, path = build_network(recipe, task).eval(), folder / f"{name}-{row.slug}.native"
-    sn.export(net, tuple(part[:8] for part in task.example()), path)
+    net, example = build_network(recipe, task).eval(), tuple(part[:8] for part in task.example())
+    path = folder / f"{name}-{row.slug}.{runtime(row)}"
+    sn.export(net, example, path)
     exported, inputs = sn.load_export(path, threads=1), tuple(part[:1].contiguous() for part in task.example())
 
     def call() -> None:
@@ -100,6 +119,9 @@ def caller(name: str, row: Row, folder: Path) -> Callable[[], object]:
 
 def main() -> None:
     """Measure, and write the file."""
+    argparse.ArgumentParser(
+        description="Time one image in every network of our experiments; alone, a minute."
+    ).parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         calls = {f"{name}: {row.name}": caller(name, row, Path(folder)) for name in NAMES for row in rows(name)}
@@ -164,6 +186,30 @@ def gains() -> str:
     return markdown(head, lines)
 
 
+def rivals() -> str:
+    """Other dynamic weights beside SplineNets, on the same host and over the same plain network."""
+    head = ["network", "test accuracy, %", "over plain", "seeds", "one image, µs", "in", "MACs", "parameters"]
+    names = {"native": "ours", "onnx": "ONNX Runtime"}
+    lines = []
+    for name in NAMES:
+        found = points(name)
+        hosts = {p.row.twin for p in found if p.kind[0] == RIVAL}
+        for p in found:
+            if p.row.twin not in hosts and p.row.name not in hosts:
+                continue
+            gained = [
+                100 * (p.found[seed].accuracy - p.twin[seed].accuracy) for seed in sorted(set(p.found) & set(p.twin))
+            ]
+            lines.append(
+                [
+                    *(f"{ABOUT[name]}{p.row.name}", spread(p.accuracies), spread(gained, "+") if gained else ""),
+                    *(str(len(p.found)), f"{1e6 * p.seconds:.0f}", names[runtime(p.row)]),
+                    *(f"{p.macs:,}", f"{p.parameters:,}"),
+                ]
+            )
+    return markdown(head, lines)
+
+
 def figure() -> str:
     """Accuracy against microseconds on turned images, a line for each way of telling; bars are standard errors."""
     some = [p for p in points("turned") if p.kind != ("nobody", False) or p.row.name.endswith("closed")]
@@ -185,20 +231,27 @@ def figure() -> str:
     for i, (kind, label) in enumerate(KINDS.items()):
         colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
         way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
-        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if kind[0] != RIVAL:
+            parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for p in members:
             x, y, error = across(p.seconds), down(mean(p.accuracies)), standard_error(p.accuracies)
             ends = f'y1="{down(mean(p.accuracies) - error):.1f}" y2="{down(mean(p.accuracies) + error):.1f}"'
             shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>')
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {shape}/>')
-            parts.append(words(x + 8, y + 15, p.row.name.split(",")[0].split(" ")[0], "small"))
-        parts.append(f'<rect x="420" y="{252 + 20 * i}" width="14" height="4" fill="{colour}"/>')
-        parts.append(words(442, 259 + 20 * i, label, "small"))
+            parts.append(words(x + 8, y + 15, label_of(p), "small"))
+        parts.append(f'<rect x="420" y="{236 + 19 * i}" width="14" height="4" fill="{colour}"/>')
+        parts.append(words(442, 243 + 19 * i, label, "small"))
     marks = ticks(min(times), max(times))
     parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
     parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))
     return sheet(680, 394, "Test accuracy against time on turned images", *parts)
+
+
+def label_of(point: Point) -> str:
+    """Its host, or what kind of rival it is."""
+    words_of = point.row.name.split(",")[0].split(" ")
+    return words_of[-1 if point.kind[0] == RIVAL else 0]
 
 
 def ticks(low: float, high: float) -> list[float]:
