@@ -71,6 +71,7 @@ def test_pages_run(name, folder):
     Reader(PAGES[name], later=LATER.get(name, ())).read()
 
 
+@pytest.mark.slow
 def test_served_networks_give_the_same_answers(folder, capsys):
     Reader(PAGES["deployment.md"], later=LATER["deployment.md"]).read()
     onnx, native, pt2 = (ast.literal_eval(line) for line in capsys.readouterr().out.splitlines())
