@@ -34,6 +34,11 @@ def spline_linear(
     base      (out, in)
     degree    of the B-splines; None means min(2, K - 1)
     closed    whether the curves are closed, so that positions 0 and 1 are one place
+
+    Examples:
+        >>> x, position, knots = torch.randn(4, 8), torch.rand(4), torch.randn(5, 3, 8)
+        >>> sn.spline_linear(x, position, knots).shape
+        torch.Size([4, 3])
     """
     curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, closed, weight_dims=2)
     if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
@@ -80,6 +85,11 @@ def spline_conv2d(
     base      (out, C / groups, kh, kw)
     degree    of the B-splines; None means min(2, K - 1)
     closed    whether the curves are closed, so that positions 0 and 1 are one place
+
+    Examples:
+        >>> x, position, knots = torch.randn(4, 3, 9, 9), torch.rand(4), torch.randn(5, 6, 3, 3, 3)
+        >>> sn.spline_conv2d(x, position, knots, padding=1).shape
+        torch.Size([4, 6, 9, 9])
     """
     return _convolve(2, x, position, knots, base, bias, stride, padding, dilation, groups, degree, closed)
 
