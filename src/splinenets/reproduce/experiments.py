@@ -237,7 +237,7 @@ EXPERIMENTS = {
             *(_told(width, "nobody") for width in (4, 5, 6, 8, 10)),
             *(_untold(width, CIRCLE) for width in (4, 8)),
             _untold(4, "D(5)-D-R3", plain=("conv1",)),
-            *_rivals("LeNet-4", "lenet4", told="nobody"),
+            *_rivals("LeNet-4", "lenet4", told="nobody", **SGD),
             _told(4, "channels"),
             *(_told(width, "scales") for width in (4, 8, 10, 12, 16)),
             *(_told(width, "curves") for width in (4, 8)),
