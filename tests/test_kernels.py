@@ -179,7 +179,7 @@ def test_several_threads_at_once():
         (lambda: sn.SplineConv2d(2, 2, 3, groups=2), (2, 5, 5), "2d convolutions"),
         (lambda: sn.SplineLinear(2, 2), (2,), "2d convolutions"),
         (lambda: sn.SplineConv2d(2, 2, 3).double(), (2, 5, 5), "no kernel for torch.float64"),
-        (lambda: sn.SplineConv2d(512, 2048, 8), (512, 8, 8), "needs more than 256 MB"),
+        slow(lambda: sn.SplineConv2d(512, 2048, 8), (512, 8, 8), "needs more than 256 MB"),
     ],
 )  # fmt: skip
 def test_it_says_why_it_cannot_serve(make_layer, shape, reason):

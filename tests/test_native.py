@@ -196,7 +196,7 @@ def test_it_steps_aside(environment, complaint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
-        (
+        slow(
             "int64_t activation;",
             "int64_t activation, more;",
             r"its step has 'kernel_h 168 i8' where a program has 'kernel_h 160 i8'",
