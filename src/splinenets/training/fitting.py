@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from ..data.batches import UNEVEN, is_uneven
-from ..data.dataset import KNOWN
+from ..data.dataset import KNOWN, parts_of
 from ..data.decoding import read_shape
 from ..data.listing import File, is_listed, list_images
 from .networks import Shape, build_plain, first_convolution, in_colour, later_stages
@@ -116,8 +116,9 @@ def fit(recipe: Recipe, said: Collection[str]) -> Fitting:
 def expected_shape(recipe: Recipe, seen: Survey | None) -> Shape:
     """What a recipe's network must fit."""
     if seen is None:
-        known = KNOWN[recipe.data]
-        channels, size, classes = known.shape[0], known.shape[1], len(known.classes)
+        parts = [KNOWN[name] for name in parts_of(recipe.data) or [recipe.data]]
+        channels, size = (min(part.shape[axis] for part in parts) for axis in (0, 1))
+        classes = sum(len(part.classes) for part in parts)
     else:
         channels, size, classes = seen.channels, recipe.image_size, seen.classes
     return Shape(channels=3 if in_colour(recipe) else channels, size=size, classes=classes)
