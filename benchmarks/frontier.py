@@ -1,7 +1,7 @@
 """``python -m benchmarks.frontier``: for the microseconds that a user has, what is the most accurate network?
 
 Times one image on one thread in the native runtime, for the networks of our own experiments (``splinenets reproduce
-turned``, ``regimes`` and ``cifar10-air``), all of them in turn, and leaves benchmarks/results/frontier.json. How long a
+turned``, ``regimes`` and ``frontier``), all of them in turn, and leaves benchmarks/results/frontier.json. How long a
 network takes does not depend on what it has learned, so these have random weights. The figure and the tables of
 docs/when.md put the times beside accuracies.
 
@@ -31,8 +31,8 @@ from splinenets.training.recipe import STATIC
 
 COMMAND = "python -m benchmarks.frontier"
 FILE = RESULTS / "frontier.json"
-NAMES = ("turned", "regimes", "cifar10-air")
-ABOUT = {"turned": "turned images, ", "regimes": "", "cifar10-air": "CIFAR-10, "}
+NAMES = ("turned", "regimes", "frontier")
+ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
 LINES = (*COLOURS[:3], "#888888")
 KINDS = {  # how a network is told, and whether it is plain -> its line in the figure

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
 from campaign import results as campaign
 
 import splinenets as sn
@@ -29,15 +28,12 @@ from benchmarks import (
     turned,
     versions,
 )
+from benchmarks.claims import claims, cost_of, results_of
 from benchmarks.search import RESULTS, SEARCHES, file_of
-from benchmarks.timing import RESULTS as ALL_RESULTS
 from splinenets import shipped
-from splinenets.reproduce import EXPERIMENTS, collect, draw, read_result, table
-from splinenets.reproduce.outcome import Found
+from splinenets.reproduce import EXPERIMENTS, draw, read_result, table
 
 ROOT = Path(__file__).resolve().parent.parent
-REPRODUCED = ALL_RESULTS / "reproduce"
-SCALE = "standard"
 HISTOGRAMS = "position_histograms.svg"
 DRAWN = ("fashion-specialization", "cifar10-lenet")
 SUMMARY = (  # experiment, row, what is trained
@@ -52,12 +48,6 @@ SUMMARY = (  # experiment, row, what is trained
 
 
 RESNET_SPECS = ["D(5)-C-R4", "D(5)-C-R3", "H(5)-C-R3", "D(5)-D-R4", "H(5)-D-R4", "D(5)-D-R3", "H(5)-D-R3"]
-
-
-@cache
-def results_of(name: str) -> dict[str, Found]:
-    """What came out of an experiment of the paper: row -> seed -> result."""
-    return collect(name, REPRODUCED, SCALE)
 
 
 def reproduced() -> str:
@@ -155,13 +145,6 @@ def costs() -> str:
     return "\n\n".join("\n".join(rows()) for rows in (resnet_costs, lenet_costs, mnist_costs))
 
 
-def cost_of(name: str, spec: str, channels: int = 3, size: int = 32) -> sn.Cost:
-    """What a network costs for one image."""
-    image = torch.zeros(1, channels, size, size)
-    net = sn.models.build(name, in_channels=channels, image_size=size)
-    return sn.cost(net if spec == "static" else sn.convert(net, spec, example=image), image)
-
-
 def resnet_costs() -> Iterator[str]:
     large = cost_of("resnet110", "static")
     paper = {"H(5)-D-R3": "42M", "D(5)-D-R3": "10M", "H(5)-D-R4": "3.67M"}
@@ -220,6 +203,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "frontier": ("docs/when.md", frontier.frontier),
     "gains": ("docs/when.md", frontier.gains),
     "denoised": ("docs/conditions.md", denoise.denoised),
+    "claims": ("docs/claims.md", claims),
     "accuracy": ("docs/results.md", summary),
     "reproduced": ("docs/results.md", reproduced),
     "beside LeNet-128": ("docs/results.md", beside_lenet128),

@@ -345,6 +345,7 @@ def test_the_tour_by_keyboard_alone(fresh, static_and_spline):
         assert seen.errors == []
 
 
+@pytest.mark.slow
 def test_a_dial_turns_the_picture(fresh, turned):
     page, seen = fresh
     with serving(turned) as server:

@@ -160,7 +160,7 @@ def parts(net):
     yield "a break", lambda: setattr(net.conv2, "forward", torch._dynamo.disable(net.conv2.forward))
 
 
-@pytest.mark.parametrize("part", ["a layer", "the first layer", "in place", "forward", "a break"])
+@pytest.mark.parametrize("part", ["a layer", slow("the first layer"), slow("in place"), "forward", slow("a break")])
 def test_networks_of_which_a_part_is_compiled(part):
     """Positions cross the border between what is compiled and what is not, both ways."""
     torch._dynamo.reset()

@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import animations, frontier, information, search, tables, timing
+from benchmarks import animations, claims, frontier, information, search, tables, timing
 
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
@@ -64,8 +64,8 @@ def test_moving_pictures_are_small_and_whole(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_result_files_have_the_recipes_of_their_rows(name, tmp_path):
     """``record`` takes a file for an error if it is of another recipe."""
-    folder = tables.REPRODUCED / name / tables.SCALE
-    recipes = {folder / f"{trial.name}.json": trial.recipe for trial in trials(name, tables.SCALE, seeds=9)}
+    folder = claims.REPRODUCED / name / claims.SCALE
+    recipes = {folder / f"{trial.name}.json": trial.recipe for trial in trials(name, claims.SCALE, seeds=9)}
     for file in folder.glob("*"):
         record(recipes[file], tmp_path / "run", file, "")
 

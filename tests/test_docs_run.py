@@ -1,12 +1,14 @@
 """What a reader pastes from README and docs runs: page by page, from top to bottom, in one folder and one Python."""
 
 import ast
+import doctest
 import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 import typer.main
 from accelerate.commands.launch import launch_command_parser
 from PIL import Image
@@ -15,12 +17,12 @@ from tests.helpers.marks import slow_where
 from tests.helpers.pages import PAGES, ROOT, SPAN, command_lines, pieces, prose, table_rows
 from torch.distributed.run import get_args_parser as torchrun_parser
 
+import splinenets as sn
 from splinenets.cli import app
 from splinenets.reproduce import EXPERIMENTS
 from splinenets.training import load_recipe
 
 SOURCE = ROOT / "src/splinenets"
-LONG_LINES = {"results.md"}  # the paper's tables and their notes, to be rewritten with them
 
 # Trainings are made small; everything else runs as it is printed.
 SMALL = [
@@ -69,6 +71,7 @@ def test_pages_run(name, folder):
     Reader(PAGES[name], later=LATER.get(name, ())).read()
 
 
+@pytest.mark.slow
 def test_served_networks_give_the_same_answers(folder, capsys):
     Reader(PAGES["deployment.md"], later=LATER["deployment.md"]).read()
     onnx, native, pt2 = (ast.literal_eval(line) for line in capsys.readouterr().out.splitlines())
@@ -81,6 +84,23 @@ def test_served_networks_give_the_same_answers(folder, capsys):
 @pytest.mark.parametrize("name", LATER)
 def test_pages_run_to_the_last_line(name, folder):
     Reader(PAGES[name]).read()
+
+
+EXAMPLES = sorted(file for file in SOURCE.rglob("*.py") if ">>> " in file.read_text())
+
+
+@pytest.mark.parametrize("file", slow_where(lambda file: file.stem == "checked", EXAMPLES), ids=lambda file: file.stem)
+def test_examples_of_docstrings_run(file, folder):
+    """They take ``torch`` and ``sn`` as imported."""
+    module = importlib.import_module(".".join(file.relative_to(SOURCE.parent).with_suffix("").parts))
+    found = doctest.DocTestFinder().find(module, globs={"torch": torch, "sn": sn})
+    wrong = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    for example in found:
+        torch.manual_seed(0)
+        runner.run(example, out=wrong.append)
+    assert runner.tries == file.read_text().count(">>> ")
+    assert not wrong, "".join(wrong)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +261,6 @@ def test_figures_are_drawn_where_the_table_says(row):
     assert callable(getattr(importlib.import_module(f"splinenets.analysis.{module}"), function))
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - LONG_LINES))
+@pytest.mark.parametrize("page", PAGES)
 def test_lines_of_prose_are_short(page):
     assert [f"{page}:{number}" for number, line in prose(PAGES[page]) if len(line) > 120] == []

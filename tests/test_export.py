@@ -373,3 +373,29 @@ def test_rounded_knots_are_compared_with_the_network_in_float32(knots, tmp_path)
     assert made.metadata["agreeing"] == int((found.argmax(1) == expected.argmax(1)).sum())
     right = {"network": expected.argmax(1) == labels, "file": found.argmax(1) == labels}
     assert made.metadata["accuracy"] == pytest.approx({name: r.float().mean().item() for name, r in right.items()})
+
+
+class Gated(nn.Module):
+    """A layer of a user's own, on our functions: filters for each image, and a curve that the caller indexes."""
+
+    def __init__(self):
+        super().__init__()
+        self.route, self.experts = nn.Linear(1, 3), nn.Parameter(torch.randn(3, 4, 1, 3, 3))
+        self.knots = nn.Parameter(torch.randn(4, 4 * 4 * 9))
+
+    def forward(self, x):
+        mean = x.mean((2, 3))
+        filters = torch.einsum("nk,koihw->noihw", self.route(mean).sigmoid(), self.experts)
+        y = sn.conv2d_per_sample(x, filters, padding=1).relu()
+        return sn.spline_conv2d(y, mean.sigmoid(), self.knots.unflatten(1, (4, 4, 3, 3))).mean((2, 3))
+
+
+@pytest.mark.parametrize("purpose", [slow("latency"), "throughput"])
+@pytest.mark.parametrize("to", ["onnx", "pt2"])
+def test_layers_on_our_functions(to, purpose, tmp_path):
+    torch.manual_seed(0)
+    net, path = Gated().eval(), tmp_path / f"net.{to}"
+    sn.export(net, images()[:6], path, purpose=purpose)
+    for size in (1, 6) if purpose == "throughput" else (1,):
+        found = sn.load_export(path)(images()[:size])
+        torch.testing.assert_close(found, net(images()[:size]), rtol=1e-4, atol=1e-4)

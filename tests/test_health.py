@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests.helpers.marks import slow
 
 import splinenets as sn
 from splinenets.health_check import PositionWarning, Watch, health
@@ -93,6 +94,7 @@ def alternating(samples, splines):
 
 
 WELL = (uniform, standardised, wide, alternating)
+TIMES = [12, slow(100)]
 
 
 def judge(draw, seed):
@@ -101,15 +103,17 @@ def judge(draw, seed):
     return health({"layer": last}, history=[{"layer": h} for h in history])
 
 
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize(("verdict", "draw"), [(v, d) for v, draws in ILL.items() for d in draws])
-def test_ill_positions_get_their_verdict_100_of_100_times(verdict, draw):
-    verdicts = [judge(draw, seed)["layer"].verdict for seed in range(100)]
-    assert verdicts == [verdict] * 100
+def test_ill_positions_get_their_verdict_every_time(verdict, draw, times):
+    verdicts = [judge(draw, seed)["layer"].verdict for seed in range(times)]
+    assert verdicts == [verdict] * times
 
 
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("draw", WELL)
-def test_healthy_positions_get_no_verdict_100_of_100_times(draw):
-    assert [judge(draw, seed)["layer"].verdict for seed in range(100)] == ["healthy"] * 100
+def test_healthy_positions_get_no_verdict_any_time(draw, times):
+    assert [judge(draw, seed)["layer"].verdict for seed in range(times)] == ["healthy"] * times
 
 
 @cache
@@ -141,12 +145,14 @@ def convolution(seed, slope=None, offset=None):
         ("constant", {"offset": 10}),
     ],
 )
-def test_networks_made_ill_on_purpose_100_of_100_times(verdict, changes):
-    assert [health(convolution(seed, **changes))["0"].verdict for seed in range(100)] == [verdict] * 100
+@pytest.mark.parametrize("times", TIMES)
+def test_networks_made_ill_on_purpose_every_time(verdict, changes, times):
+    assert [health(convolution(seed, **changes))["0"].verdict for seed in range(times)] == [verdict] * times
 
 
-def test_networks_made_to_shift_100_of_100_times():
-    for seed in range(100):
+@pytest.mark.parametrize("times", TIMES)
+def test_networks_made_to_shift_every_time(times):
+    for seed in range(times):
         history = [convolution(seed, slope=0.5, offset=o) for o in (-2, -1, 0, 1, 2)]
         assert health(history[-1], history=history[:-1])["0"].verdict == "shifting"
 

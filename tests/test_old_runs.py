@@ -62,6 +62,7 @@ def test_a_finished_run_stays_as_it_is(tmp_path):
     } == before
 
 
+@pytest.mark.slow
 def test_report(tmp_path):
     pytest.importorskip("matplotlib")
     code, _, err = call("report", RUNS / "static", RUNS / "spline", "--out", tmp_path / "report.html")

@@ -266,6 +266,7 @@ def test_steering_says_what_is_wrong(positions, complaint):
         pass
 
 
+@pytest.mark.slow  # tests/test_compile.py has a quicker one
 def test_steering_a_compiled_network():
     torch._dynamo.reset()
     net = sn.convert(sn.models.lenet(4), "H(4)-C-R3", example=torch.randn(8, 1, 28, 28), spread=1.0).eval()

@@ -166,7 +166,7 @@ def test_learning_rate(anneal):
 
 # Generated command lines and recipes
 
-many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def fine(code, err, *named):
@@ -218,6 +218,8 @@ def test_from_text_knows_every_type():
         default = getattr(Recipe(name="r"), name)
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         assert from_text(name, text, kind) == default
+    assert from_text("widths", "[8, 16, 16]", tuple[int, ...]) == (8, 16, 16)
+    assert from_text("plain", '["conv1", "dense*"]', tuple[str, ...]) == ("conv1", "dense*")
 
 
 def test_help_explains_every_field():

@@ -13,10 +13,12 @@ from tests.helpers.commands import call, refused
 from tests.helpers.marks import slow
 from tests.helpers.subjects import HOSTILE
 
-from splinenets.analysis import report, result
+from splinenets.analysis import report, result, sections
 from splinenets.analysis.glossary import GLOSSARY, explained
 from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.files import read_sealed, write_sealed
+
+SMALL = b'<svg xmlns="http://www.w3.org/2000/svg"><defs></defs></svg>'
 
 
 class Parsed(HTMLParser):
@@ -37,13 +39,14 @@ class Parsed(HTMLParser):
 
 @pytest.fixture
 def deployed():
-    """For tests that export networks as a report does; others are quicker without."""
+    """For tests that export networks and draw figures as a report does; others are quicker without."""
 
 
 @pytest.fixture(autouse=True)
-def undeployed(request, monkeypatch):
+def quick(request, monkeypatch):
     if "deployed" not in request.fixturenames:
         monkeypatch.setattr(report, "deployed", lambda *_: None)
+        monkeypatch.setattr(sections, "to_svg", lambda _: SMALL)  # one test draws, and the browser's do
 
 
 def write(out, *runs):
@@ -216,7 +219,7 @@ def test_one_run_twice_has_two_names(static_and_spline, tmp_path):
         slow({"format": None}, "format None", "Positions over time"),
         slow({"recipe": {"epochs": 50}}, "not finished: 2 of 50 epochs", "Flow from layer"),
         ({"recipe": {"data": "folder:/nowhere"}}, "/nowhere", "Health over epochs"),
-        ({"recipe": {"new key": 1}}, "new key", "Health over epochs"),
+        slow({"recipe": {"new key": 1}}, "new key", "Health over epochs"),
         ({"recipe": {"width": 8}}, "another network", "Health over epochs"),
         ({"format": 2, "recipe": {"model": ["a"], "epochs": "many"}, "versions": 3, "command": None}, "format 2", "Side by side"),
     ],
@@ -312,16 +315,11 @@ def test_no_half_written_file(static_and_spline, tmp_path, monkeypatch):
     assert out.read_text() == "the old one"
 
 
-@pytest.fixture(scope="module")
-def hostile_page():
+def test_hostile_names_are_inert():
     task = subjects.hostile_task()
     loaded = subjects.hostile_net(task), task
     records = [subjects.hostile_record(number, loaded) for number in (3, 0)]
-    return report.build(report.observe_all(records), HOSTILE)
-
-
-def test_hostile_names_are_inert(hostile_page):
-    parsed = assert_inert(hostile_page)
+    parsed = assert_inert(report.build(report.observe_all(records), HOSTILE))
     text = "".join(parsed.text)
     for name in HOSTILE:
         assert printable(name) in text

@@ -43,7 +43,7 @@ def test_every_grid_has_its_recipes_and_static_twins(name, scale):
     recipes = {(trial.row.name, trial.recipe.seed): trial.recipe for trial in grid}
     splines = {"model", "plain", "knots", "utilization", "specialization", "calibrate", "told"}
     if not experiment.paper:  # each network has the optimizer that suits it
-        splines |= {"optimizer", "learning_rate", "clip", "epochs"}
+        splines |= {"optimizer", "learning_rate", "clip", "epochs", "network", "arguments"}
     for row in experiment.rows:
         if row.twin:
             own, twin = recipes[row.name, 0].as_dict(), recipes[row.twin, 0].as_dict()

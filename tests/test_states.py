@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from tests.helpers.marks import slow_where
+from tests.helpers.marks import slow
 from tests.helpers.states import ACTIONS, IMAGES, REFUSED, STATES
 
 import splinenets as sn
@@ -18,13 +18,25 @@ def network(state):
     return STATES[state]()
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("state", slow_where(("deployed bf16", "deployed twice", "copied").__contains__, STATES))
+# tracing takes seconds; tests/test_compile.py and tests/test_frameworks.py have more of it
+SLOW_STATES = ("deployed bf16", "deployed twice", "copied")
+TRACED = {"compile": ("trained", "collapsed"), "torch.export": ("trained", "deployed int8")}
+SEEN_COMPILED = ("call", "learn", "steer")
+
+
+def takes_long(state, action):
+    if state == "compiled":
+        return action not in SEEN_COMPILED
+    return state in SLOW_STATES or state not in TRACED.get(action, STATES)
+
+
+CASES = [slow(s, a) if takes_long(s, a) else (s, a) for s in STATES for a in ACTIONS]
+
+
+@pytest.mark.parametrize(("state", "action"), CASES)
 def test_every_function_in_every_state(state, action):
     if state == "compiled" and action in ("compile", "torch.export", "copy", "save and load"):
         pytest.skip("of the network itself, which is another row")
-    if action == "compile" and state not in ("plain", "trained", "deployed int8", "collapsed"):
-        pytest.skip("tracing takes seconds; tests/test_compile.py has more")
     torch._dynamo.reset()
     net = network(state) if state == "compiled" else copy.deepcopy(network(state))
     complaint = REFUSED.get((action, state))

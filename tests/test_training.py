@@ -24,7 +24,7 @@ from splinenets.training.ranks import resolve_precision
 SMALL = ["--set", "epochs=1", "--set", "width=2", "--set", "batch=1500"]
 
 
-def test_train_evaluate_and_demo(tmp_path):
+def test_train_and_evaluate(tmp_path):
     code, out, err = call("train", "demo", *SMALL, "--out", tmp_path / "run")
     assert code == 0
     assert "4 steps, test accuracy" in out
@@ -37,6 +37,10 @@ def test_train_evaluate_and_demo(tmp_path):
         assert f"accuracy {line['test_accuracy']:.2%}" in out
         assert "conv2" in out
     assert "choose from last, best" in call("evaluate", tmp_path / "run", "--checkpoint", "first")[2]
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path):
     for _ in range(2):  # the second time there is nothing to train
         code, out, _ = call("demo", *SMALL, "--out", tmp_path / "demo")
         assert code == 0

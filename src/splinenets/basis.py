@@ -58,7 +58,13 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
 
 
 def bspline_basis(position: Tensor, knots: int, degree: int, *, closed: bool = False) -> Tensor:
-    """B_k(position) for every knot, rows summing to 1: (...,) -> (..., knots). Closed: 0 and 1 are one place."""
+    """B_k(position) for every knot, rows summing to 1: (...,) -> (..., knots). Closed: 0 and 1 are one place.
+
+    Examples:
+        >>> sn.bspline_basis(torch.tensor([0.0, 0.5]), knots=4, degree=1)
+        tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000, 0.0000]])
+    """
     check_knots(knots, degree, closed=closed)
     values, first = compact_basis(position, knots + degree if closed else knots, degree)
     index = (first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)) % knots

@@ -21,6 +21,11 @@ def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:
     changes, and training that goes on afterwards gathers anew.
 
     examples  batches of two samples or more: tensors, tuples of arguments or dicts of keyword arguments; or one tensor
+
+    Examples:
+        >>> data = sn.data.load("embedded")
+        >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3")
+        >>> sn.calibrate(net, (images / 255.0 for images in data.train.images[:500].split(250)))
     """
     net = uncompiled(net)  # which need not be compiled once more for this
     projections = [m for m in net.modules() if isinstance(m, Projection) and m.spec.standardize]

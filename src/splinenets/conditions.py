@@ -179,6 +179,15 @@ def condition(
                 where two fit a layer whose spec has dims=2, they are the two directions of its surface
 
     The network itself is part of the new one, and shares its parameters with it.
+
+    Examples:
+        >>> net = sn.condition(sn.convert(sn.models.lenet(4), "D(12)-X-R4 closed"), 0, 360, name="angle")
+        >>> images = torch.randn(3, 1, 28, 28)
+        >>> net(images, torch.tensor([0.0, 45.0, 90.0])).shape
+        torch.Size([3, 10])
+        >>> net(images, 400)
+        Traceback (most recent call last):
+        ValueError: ...
     """
     wanted = conditions or {name: Condition(low, high)}
     for each in wanted.items():

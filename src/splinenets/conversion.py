@@ -90,6 +90,14 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
     skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
 
     ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.
+
+    Examples:
+        >>> model, images = sn.models.resnet(8), torch.randn(4, 3, 32, 32)
+        >>> net = sn.convert(model, "D(5)-C-R3", example=images, skip=("dense",))
+        >>> len(net.conversion.converted), net.conversion.left
+        (7, {'dense': 'skipped'})
+        >>> torch.allclose(net.eval()(images), model.eval()(images), atol=1e-4)
+        True
     """
     if spread < 0:
         raise ValueError(f"spread must be 0 or more, got {spread}")

@@ -34,6 +34,11 @@ def spline_linear(
     base      (out, in)
     degree    of the B-splines; None means min(2, K - 1)
     closed    whether the curves are closed, so that positions 0 and 1 are one place
+
+    Examples:
+        >>> x, position, knots = torch.randn(4, 8), torch.rand(4), torch.randn(5, 3, 8)
+        >>> sn.spline_linear(x, position, knots).shape
+        torch.Size([4, 3])
     """
     curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, closed, weight_dims=2)
     if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
@@ -80,6 +85,11 @@ def spline_conv2d(
     base      (out, C / groups, kh, kw)
     degree    of the B-splines; None means min(2, K - 1)
     closed    whether the curves are closed, so that positions 0 and 1 are one place
+
+    Examples:
+        >>> x, position, knots = torch.randn(4, 3, 9, 9), torch.rand(4), torch.randn(5, 6, 3, 3, 3)
+        >>> sn.spline_conv2d(x, position, knots, padding=1).shape
+        torch.Size([4, 6, 9, 9])
     """
     return _convolve(2, x, position, knots, base, bias, stride, padding, dilation, groups, degree, closed)
 
@@ -115,25 +125,28 @@ def conv2d_per_sample(
 
     bias  (out,), or (N, out) for one of its own for each sample
     """
-    if weights.dim() != 5 or x.dim() != 4 or len(weights) != len(x):
+    samples = x.shape[0]
+    if weights.dim() != 5 or x.dim() != 4 or weights.shape[0] != samples:
         raise ValueError(
             "conv2d_per_sample wants images (N, C, H, W) and as many filter banks (N, out, C / groups, kh, kw), "
             f"got {tuple(x.shape)} and {tuple(weights.shape)}"
         )
     operation = _operation("conv2d_per_sample", x, weights.shape[1:], stride, padding, dilation, groups)
     filters = weights.shape[1]
-    if bias is not None and bias.shape not in ((filters,), (len(x), filters)):
+    if bias is not None and bias.shape not in ((filters,), (samples, filters)):
         raise ValueError(
-            f"conv2d_per_sample wants a bias of shape ({filters},) or ({len(x)}, {filters}), got {tuple(bias.shape)}"
+            f"conv2d_per_sample wants a bias of shape ({filters},) or ({samples}, {filters}), got {tuple(bias.shape)}"
         )
     shared = None if bias is None or bias.dim() == 2 else bias
     own = None if bias is None or shared is not None else bias
     # a spline of degree 0 is a row of steps: sample n stands on the n-th of N knots
     curves = Curves(weights.flatten(2), None, 1, 1, 0)
-    if len(x) == 0:
+    if isinstance(samples, torch.SymInt):  # a program for any batch: no convolution has so many groups
+        y = operation.unfolded(x, curves.knots, shared)
+    elif samples == 0:
         y = operation.plain(x, curves.knots.sum(0), shared)
     else:
-        steps = (torch.arange(len(x), device=x.device) + 0.5).unsqueeze(1) / len(x)
+        steps = (torch.arange(samples, device=x.device) + 0.5).unsqueeze(1) / samples
         serves = not why_not(x, steps, curves, operation, shared)
         y = fused(x, steps, curves, operation, shared) if serves else operation.per_sample(x, curves.knots, shared)
     return y if own is None else y + own.to(y.dtype)[:, :, None, None]

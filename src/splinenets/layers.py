@@ -334,6 +334,10 @@ class SplineConv2d(SplineConv, nn.Conv2d):
 
     spec        as a string or ``SplineSpec``: R4 has one spline for the filter bank, R3 one per filter, G8 eight
     input_size  (height, width) of the input; only dot projections need it
+
+    Examples:
+        >>> sn.SplineConv2d(3, 8, 5, padding=2, spec="D(5)-C-R3")(torch.randn(4, 3, 32, 32)).shape
+        torch.Size([4, 8, 32, 32])
     """
 
     torch_layer, spatial = nn.Conv2d, 2

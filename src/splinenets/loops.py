@@ -26,6 +26,12 @@ class Regularized(nn.Module):
 
     Without labels it is the network itself. A network without splines has no positions to regularise, so its loss is
     the criterion alone: a static twin trains by the same line.
+
+    Examples:
+        >>> images, labels = torch.randn(20, 1, 28, 28), torch.randint(10, (20,))
+        >>> model = sn.Regularized(sn.convert(sn.models.lenet(4), "D(5)-C-R3"), 10)
+        >>> loss, logits = model(images, labels=labels)
+        >>> loss.backward()
     """
 
     accepts_loss_kwargs = False  # what the Trainer of transformers asks of a network that computes its own loss

@@ -103,6 +103,13 @@ class MutualInformation(nn.Module):
 
     ``sn.trace`` gives positions with both gradients. A plain dict of tensors is used as it is, with exact gradients.
     Positions that were given from outside are left alone.
+
+    Examples:
+        >>> labels = torch.arange(10).repeat(20)
+        >>> sorted_by_class = {"conv1": (labels[:, None] + 0.5) / 10}
+        >>> regularizer = sn.MutualInformation(classes=10)
+        >>> regularizer(sorted_by_class, labels) < regularizer({"conv1": torch.full((200, 1), 0.5)}, labels)
+        tensor(True)
     """
 
     def __init__(

@@ -59,6 +59,13 @@ def save(
     example      an input; then the card says what the network costs
 
     What is not given is taken from the network, if it was loaded with it.
+
+    Examples:
+        >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3").eval()
+        >>> sn.save(net, "net.safetensors", classes=list("0123456789"))
+        >>> images, again = torch.randn(2, 1, 28, 28), sn.load("net.safetensors")
+        >>> again.classes[3], torch.equal(again(images), net(images))
+        ('3', True)
     """
     path, net = Path(path), unwrapped(net)
     slots = _slots(net)

@@ -46,6 +46,12 @@ def pretrained(name: str) -> nn.Module:
 
     ``net.prepare(images)`` makes of uint8 images (N, C, H, W) what ``net(...)`` wants, ``net.classes`` are the names of
     its answers, and ``net.card`` says how it was trained and how well it does.
+
+    Examples:
+        >>> net = sn.pretrained("fashion-mnist/D(5)-D-R3")
+        >>> images = sn.data.load("embedded").test.images[:3]
+        >>> [net.classes[answer] for answer in net(net.prepare(images)).argmax(1)]
+        ['Ankle boot', 'Pullover', 'Trouser']
     """
     from safetensors.torch import load
 

@@ -106,6 +106,11 @@ class SplineSpec:
                    False ("raw" in a string) is the paper's form
     centered       knots are offsets from one shared weight; False ("independent" in a string) is the paper's form
     closed         curves are closed: positions 0 and 1 are one place, as for angles, hues and hours
+
+    Examples:
+        >>> spec = sn.SplineSpec.parse("H(5)-D-R3 degree=3")
+        >>> spec.kind, spec.knots, spec.degree, str(spec)
+        ('hierarchical', 5, 3, 'H(5)-D-R3 degree=3')
     """
 
     kind: str = "dynamic"

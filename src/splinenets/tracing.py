@@ -153,7 +153,14 @@ def join_positions(parts: Sequence[Positions]) -> Positions:
 
 
 def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
-    """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``."""
+    """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``.
+
+    Examples:
+        >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3")
+        >>> logits, positions = sn.trace(net, torch.randn(10, 1, 28, 28))
+        >>> {name: tuple(each.shape) for name, each in positions.items()}
+        {'conv1': (10, 4), 'conv2': (10, 8), 'dense1': (10, 1), 'dense2': (10, 1)}
+    """
     levels = levels_of(net)
     with _recording(net, levels.values()) as visits:
         output = net(*args, **kwargs)
@@ -195,6 +202,13 @@ def steer(net: nn.Module, positions: Mapping[str, Tensor]) -> Iterator[None]:
 
     NaN leaves a position as the sample chooses it. Later layers inherit what was chosen. Other threads are not steered,
     unless they call the network as torch.compile has compiled it.
+
+    Examples:
+        >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R4")
+        >>> with sn.steer(net, {"conv1": torch.tensor([0.25])}):
+        ...     _, positions = sn.trace(net, torch.randn(10, 1, 28, 28))
+        >>> bool((positions["conv1"] == 0.25).all())
+        True
     """
     levels = levels_of(net)
     for name, chosen in positions.items():

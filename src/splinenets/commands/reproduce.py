@@ -12,7 +12,7 @@ EXAMPLES = (
 )
 NAMES = (
     "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, turned, regimes, "
-    "cifar10-air, utilization"
+    "frontier, utilization"
 )
 COMMAND = "splinenets reproduce"
 ONLY = typer.Option(None, "--only", metavar="PATTERN", help="Only rows of this name; may be given several times.")

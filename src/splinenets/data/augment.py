@@ -50,6 +50,12 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
     "affine-flip" rotates, scales, shears, shifts, flips and whitens (small folders of photographs);
     "affine-elastic" rotates, scales, shears, shifts and bends (MNIST in the paper), then normalises. ``mean`` and
     ``std``, one per channel or one for all, in units of full brightness, serve to normalise; whitening needs none.
+
+    Examples:
+        >>> images = sn.data.load("embedded").train.images[:4]
+        >>> augment = sn.data.augmentation("crop-flip")
+        >>> augment.train(images, torch.Generator().manual_seed(0)).shape, augment.evaluate(images).dtype
+        (torch.Size([4, 1, 28, 28]), torch.float32)
     """
     normalise_all: Prepare = partial(normalise, mean=tuple(mean), std=tuple(std))
     choices: dict[str, tuple[Distort, Prepare]] = {

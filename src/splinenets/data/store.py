@@ -32,6 +32,11 @@ def load(
     ``root`` is where data sets are stored (default $SPLINENETS_DATA, then the cache folder, ~/.cache/splinenets unless
     $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of files (default 32) and goes with nothing else.
     ``stream`` and ``broken`` are for image files too: see ``load_listed``.
+
+    Examples:
+        >>> data = sn.data.load("embedded")
+        >>> data.train.images.shape, data.classes[0]
+        (torch.Size([6000, 1, 28, 28]), 'T-shirt/top')
     """
     if is_listed(name):
         return load_listed(name, 32 if size is None else size, stream=stream, broken=broken)

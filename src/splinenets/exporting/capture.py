@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from ..conditions import Bound, Conditioned, Conditions
 from ..layers import SplineConv2d, SplineLayer, SplineLinear
-from ..operators import Convolution
+from ..operators import Convolution, strategy
 from ..path import nearest_positions
 from ..projection import External, FoldedProjection
 
@@ -151,7 +151,7 @@ def capture(
 
 
 def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> ExportedProgram:
-    """``torch.export``, for the example's batch or for any."""
+    """``torch.export`` in operations of torch's own, for the example's batch or for any."""
     shapes: Any = None
     example = example.each(Tensor.clone)  # a view would bring all images it was cut from into the file
     if any_batch:
@@ -159,7 +159,7 @@ def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> Exported
         batch = {0: Dim("batch", min=1)}
         # a network that is told something has the arguments *inputs
         shapes = ((batch, dict.fromkeys(example.conditions, batch)),) if example.conditions else (batch,)
-    with torch.no_grad():
+    with torch.no_grad(), strategy("bank" if any_batch else "single"):
         return torch.export.export(net, example.arguments(), dynamic_shapes=shapes)
 
 

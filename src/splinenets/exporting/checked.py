@@ -53,6 +53,13 @@ def export(
                errors (float32 against float64) are larger may differ by a small multiple of them
     labels     the classes of the example, (N,)
     metadata   what shall travel in the file, as JSON knows it, beside what is always there: see ``Exported``
+
+    Examples:
+        >>> net = sn.convert(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), "D(5)-C-R4")
+        >>> images = torch.randn(32, 1, 28, 28)
+        >>> served = sn.export(net, images, "net.pt2", purpose="throughput")  # sn.load_export("net.pt2") later
+        >>> served(images).shape
+        torch.Size([32, 10])
     """
     path = Path(path)
     runtime = runtime_of(path, to)

@@ -8,15 +8,13 @@ import json
 import torch
 from torch import Tensor, nn
 
-from ..operators import strategy
 from .capture import Inputs, Obstacles, trace_graph
 from .formats import KEY, Exported
 
 
 def dump(net: nn.Module, example: Inputs, any_batch: bool, metadata: str, obstacles: Obstacles) -> bytes:
     """A program of torch's own operations, which needs nothing of ours to run; its extra file is our metadata."""
-    with strategy("bank" if any_batch else "single"):  # the batch is one, or may be any
-        program = trace_graph(net, example[:1], any_batch=any_batch)
+    program = trace_graph(net, example[:1], any_batch=any_batch)
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={KEY: metadata})
     return file.getvalue()

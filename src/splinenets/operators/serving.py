@@ -38,6 +38,13 @@ def strategy(name: str) -> Iterator[None]:
     "auto"     the rule: what is fastest for such a layer
     "measure"  time every way on the first call of a shape, and keep to the fastest
     "fused"    a kernel of our own; "grouped", "bank", "single" and "unfold" are made of torch's operations
+
+    Examples:
+        >>> net, images = sn.convert(sn.models.lenet(4), "D(5)-C-R3").eval(), torch.randn(4, 1, 28, 28)
+        >>> with sn.strategy("grouped"):
+        ...     slow = net(images)
+        >>> torch.allclose(slow, net(images), atol=1e-5)
+        True
     """
     if name not in NAMES:
         raise ValueError(f"unknown strategy {name!r}, choose from {', '.join(NAMES)}")

@@ -135,12 +135,23 @@ def _regime(name: str, model: str, **settings: Any) -> tuple[Row, Row]:
     )
 
 
-def _air(widths: tuple[int, int, int], *models: str) -> tuple[Row, ...]:
-    """An Air of these widths on CIFAR-10: plain, and SplineNets of it."""
+def _air(widths: tuple[int, int, int], *models: str, rivals: Sequence[str] = ()) -> tuple[Row, ...]:
+    """An Air of these widths on CIFAR-10: plain, SplineNets of it, and rivals of those."""
     name = f"Air {'-'.join(map(str, widths))}"
-    plain = Row(name=name, settings={"model": STATIC, "widths": widths})
-    splines = (Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models)
-    return (plain, *splines)
+    plain = {"model": STATIC, "widths": widths}
+    elsewhere = {**plain, "network": "splinenets.reproduce.rivals:rival"}
+    return (
+        Row(name=name, settings=plain),
+        *(Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models),
+        *(
+            Row(
+                name=f"{name} {kind}",
+                settings={**elsewhere, "arguments": {"kind": kind, "widths": [*widths]}},
+                twin=name,
+            )
+            for kind in rivals
+        ),
+    )
 
 
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
@@ -255,13 +266,13 @@ EXPERIMENTS = {
         seeds=3,
         paper=False,
     ),
-    "cifar10-air": Experiment(
-        title="CIFAR-10, thin Airs",
+    "frontier": Experiment(
+        title="CIFAR-10, thin Airs and other dynamic weights",
         recipe="cifar10-air",
         rows=(
-            *_air((8, 16, 16), "D(5)-C-R3"),
-            *_air((9, 18, 18)),  # more MACs than the SplineNet above it
-            *_air((16, 32, 32), "D(5)-C-R3"),
+            *_air((8, 16, 16), "D(5)-C-R3", rivals=("SE", "CondConv", "ODConv")),
+            *_air((9, 18, 18)),  # more MACs than any of those above
+            *_air((12, 24, 24), "D(5)-C-R3"),
         ),
         quick={**LENET_QUICK, "images": 150, "batch": 50},
         standard={"epochs": 8},

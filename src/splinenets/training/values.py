@@ -16,8 +16,10 @@ TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0"
 
 
 def from_text(key: str, text: str, kind: type) -> object:
-    """Read what a user typed for a field of this type; a tuple's members stand between commas."""
+    """Read what a user typed for a field of this type; a tuple is as in TOML, or its members between commas."""
     if get_origin(kind) is tuple:
+        if text.startswith("[") and text.endswith("]"):
+            return from_text(key, text[1:-1].replace('"', ""), kind)
         return tuple(from_text(key, part.strip(), get_args(kind)[0]) for part in text.split(",") if part.strip())
     try:
         if kind is bool:
