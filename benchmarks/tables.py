@@ -23,6 +23,7 @@ from benchmarks import (
     frontier,
     information,
     latency,
+    newcomer,
     regularizer,
     streaming,
     turned,
@@ -223,6 +224,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     **{name: ("docs/regularizer_study.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer_study.md", regularizer.added),
     **{f"card of {name}": ("docs/reference/models.md", partial(card, name)) for name in shipped.names()},
+    "newcomer": ("docs/reliability.md", newcomer.table),
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
