@@ -210,6 +210,8 @@ def test_it_steps_aside(environment, tmp_path):
 def test_other_processors(march, monkeypatch):
     flags = tuple(f"-march={march}" if flag.startswith("-march") else flag for flag in build.FLAGS)
     other = build.load(build.SOURCE, flags)
+    if march == "x86-64-v4" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("it compiles, and this processor cannot run it")
     monkeypatch.setattr(calls, "library", lambda: other)
     calls._find.cache_clear()
     try:

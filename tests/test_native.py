@@ -95,10 +95,10 @@ def test_spline_layers(spec, knots):
     net = nn.Sequential(
         nn.Conv2d(3, 12, 3, padding=1),
         nn.ReLU(),
-        nn.Conv2d(12, 18, 3, stride=2, padding=1),
+        nn.Conv2d(12, 36, 3, stride=2, padding=1),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(18 * 2 * 2, 6),
+        nn.Linear(36 * 2 * 2, 6),
     )
     net = sn.convert(net, spec, example=images, spread=0.5).eval()
     expected, program = deploy(net, images, knots=knots)(images), compiled(net, images, knots)
@@ -242,6 +242,16 @@ def test_older_processors(processor, tmp_path, monkeypatch):
             torch.testing.assert_close(engine(net, some, 2)(some), net(some), rtol=1e-4, atol=1e-4)
     finally:
         build.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="processors of another family")
+@pytest.mark.parametrize("processor", ["x86-64-v4", "sapphirerapids"])
+def test_newer_processors(processor, tmp_path):
+    """AVX-512, with whole numbers and without: compiled at least, where nothing can run it."""
+    module = sys.modules[build.__module__]
+    flags = [flag.replace("native", processor) for flag in module.FLAGS]
+    subprocess.run(["c++", *flags, str(module.SOURCE), "-o", str(tmp_path / "engine.so")], check=True)
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -25,8 +25,8 @@ class BFloat16(Storage):
     """The upper half of a float32."""
 
     def forward(self, *stored: Tensor) -> Tensor:
-        """(...,), bf16 -> (...,), float32."""
-        return stored[0].float()
+        """(...,), bf16 -> (...,), float32; in a network that was made float64, they are so already."""
+        return stored[0].float() if stored[0].dtype == torch.bfloat16 else stored[0]
 
     def right_inverse(self, values: Tensor) -> tuple[Tensor, ...]:
         """(...,) -> (...,), bf16."""

@@ -21,6 +21,19 @@
 
 namespace {
 
+constexpr int LANES = WIDTH;
+
+inline Vector broadcast(float value) { return value - Vector{}; }
+
+// LANES rows of LANES floats, or of anything else of 32 bits -> their transpose, densely
+inline void transpose(const void* from, int64_t stride, void* to) {
+  Vector rows[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) std::memcpy(&rows[i], static_cast<const char*>(from) + 4 * i * stride, sizeof(Vector));
+  exchange_all<1>(rows);
+  std::memcpy(to, rows, sizeof rows);
+}
+
 #if defined(__AVX512F__)
 constexpr int TILE = 24;
 #else

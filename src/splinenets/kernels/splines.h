@@ -1,32 +1,32 @@
 // What the kernels and the engine of exported networks share: vectors, their transposition, and the B-spline basis.
 //
-// Only the compiler's own vector types are used: the same source serves AVX-512, AVX2, NEON and anything else. A vector has
-// LANES floats: as many as suit the processor, unless the file that includes this one defines another number before.
+// Only the compiler's own vector types are used: the same source serves AVX-512, AVX2, NEON and anything else.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-#if !defined(LANES)
-#if defined(__AVX512F__)
-#define LANES 16
-#else
-#define LANES 8
-#endif
-#endif
-
 namespace {
 
-typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t Units __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+// As many numbers as a register holds: compilers keep wider vectors in memory, and shuffle them number by number.
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef uint32_t Units __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
 constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 
 inline Vector load(const uint16_t* from) {  // bf16: the upper half of a float
-  typedef uint16_t Half __attribute__((vector_size(2 * LANES)));
+  typedef uint16_t Half __attribute__((vector_size(2 * WIDTH)));
   Half half;
   std::memcpy(&half, from, sizeof half);
   const Units bits = __builtin_convertvector(half, Units) << 16;
@@ -35,64 +35,29 @@ inline Vector load(const uint16_t* from) {  // bf16: the upper half of a float
   return v;
 }
 
-inline Vector load(const int8_t* from) {
-  typedef int8_t Byte __attribute__((vector_size(LANES)));
-  typedef int16_t Short __attribute__((vector_size(2 * LANES)));
-  typedef int32_t Index __attribute__((vector_size(4 * LANES)));
-  Byte bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, Short), Index), Vector);
-}
-
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 
-inline Vector broadcast(float value) { return value - Vector{}; }
-
-// Transposition, in tiles as wide as the registers: compilers shuffle wider vectors number by number
-
-#if defined(__AVX512F__)
-constexpr int TILE_SIDE = 16;
-#elif defined(__AVX__)
-constexpr int TILE_SIDE = 8;
-#else
-constexpr int TILE_SIDE = 4;
-#endif
-typedef float Side __attribute__((vector_size(4 * TILE_SIDE)));
+// Transposition of WIDTH vectors
 
 template <int STEP, size_t... J>
-inline void exchange(Side& a, Side& b, std::index_sequence<J...>) {
+inline void exchange(Vector& a, Vector& b, std::index_sequence<J...>) {
 #if defined(__clang__) || __GNUC__ >= 12
-  const Side low = __builtin_shufflevector(a, b, (J & STEP ? TILE_SIDE + J - STEP : J)...);
-  b = __builtin_shufflevector(a, b, (J & STEP ? TILE_SIDE + J : J + STEP)...);
+  const Vector low = __builtin_shufflevector(a, b, (J & STEP ? WIDTH + J - STEP : J)...);
+  b = __builtin_shufflevector(a, b, (J & STEP ? WIDTH + J : J + STEP)...);
 #else
-  typedef int32_t Order __attribute__((vector_size(4 * TILE_SIDE)));
-  const Side low = __builtin_shuffle(a, b, Order{int32_t(J & STEP ? TILE_SIDE + J - STEP : J)...});
-  b = __builtin_shuffle(a, b, Order{int32_t(J & STEP ? TILE_SIDE + J : J + STEP)...});
+  typedef int32_t Order __attribute__((vector_size(4 * WIDTH)));
+  const Vector low = __builtin_shuffle(a, b, Order{int32_t(J & STEP ? WIDTH + J - STEP : J)...});
+  b = __builtin_shuffle(a, b, Order{int32_t(J & STEP ? WIDTH + J : J + STEP)...});
 #endif
   a = low;
 }
 
 template <int STEP>
-inline void exchange_all(Side (&rows)[TILE_SIDE]) {
+inline void exchange_all(Vector (&rows)[WIDTH]) {
 #pragma GCC unroll 16
-  for (int i = 0; i < TILE_SIDE; i++)
-    if (!(i & STEP)) exchange<STEP>(rows[i], rows[i + STEP], std::make_index_sequence<TILE_SIDE>());
-  if constexpr (STEP < TILE_SIDE / 2) exchange_all<2 * STEP>(rows);
-}
-
-// LANES rows of LANES floats, or of anything else of 32 bits -> their transpose, densely
-inline void transpose(const void* from, int64_t stride, void* to) {
-  for (int y = 0; y < LANES; y += TILE_SIDE)
-    for (int x = 0; x < LANES; x += TILE_SIDE) {
-      Side rows[TILE_SIDE];
-#pragma GCC unroll 16
-      for (int i = 0; i < TILE_SIDE; i++)
-        std::memcpy(&rows[i], static_cast<const char*>(from) + 4 * ((y + i) * stride + x), sizeof(Side));
-      exchange_all<1>(rows);
-#pragma GCC unroll 16
-      for (int i = 0; i < TILE_SIDE; i++)
-        std::memcpy(static_cast<char*>(to) + 4 * ((x + i) * LANES + y), &rows[i], sizeof(Side));
-    }
+  for (int i = 0; i < WIDTH; i++)
+    if (!(i & STEP)) exchange<STEP>(rows[i], rows[i + STEP], std::make_index_sequence<WIDTH>());
+  if constexpr (STEP < WIDTH / 2) exchange_all<2 * STEP>(rows);
 }
 
 // The B-spline basis, as in basis.py, whose matrix is handed in: (degree + 1, degree + 1), row p, column j: the coefficient

@@ -280,7 +280,7 @@ class Checker {
       case SUM:
         return image(s.input), floats(s.sums, s.input.blocks() * LANES);
       case MEAN:
-        return image(s.input), image(s.output), floats(s.sums, s.output.channels);
+        return image(s.input), image(s.output), floats(s.sums, s.output.blocks() * LANES);
       case ADD:
       case SUBTRACT:
       case MULTIPLY:

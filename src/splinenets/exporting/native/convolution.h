@@ -28,34 +28,65 @@ inline Share shared_blocks(const Worker& w, const Step& s) {
   return {mine.begin / s.output.height * many, (mine.end - 1) / s.output.height * many + many};
 }
 
+// Memory that will be read soon, so many rows of so many bytes: it comes while something else is computed, a few lines at
+// a time, because a processor waits for a few at once only.
+struct Ahead {
+  static constexpr int64_t LINE = 64;
+  int64_t count = 0, bytes = 0, at_a_time = 0, row = 0;
+  const char *next = nullptr, *end = nullptr;
+  const char* rows[2 * LANES * MOST_ACTIVE];
+
+  void clear() { count = row = 0, next = end = nullptr; }
+
+  // As many lines at a time as it takes to have all after so many times
+  void within(int64_t times) { at_a_time = count * ((bytes + LINE - 1) / LINE) / std::max<int64_t>(times, 1) + 1; }
+
+  void fetch() {
+    if (next >= end) {
+      if (row == count) return;
+      next = rows[row++], end = next + bytes;
+    }
+    const char* from = next;
+    next += at_a_time * LINE;
+    for (; from < next; from += LINE) __builtin_prefetch(from, 0, 2);
+  }
+};
+
+// Where the filters of some blocks lie, and what will be read after them; nullptr if nobody knows.
+struct Filters {
+  const float* first;
+  Ahead* ahead;
+};
+
 constexpr int MOST_APART = 8;  // pixels of a tile that need not lie side by side
 
 // Some pixels, and blocks of filters: where they read and write. What there is not is nullptr.
 struct Strip {
   const float *x, *w, *bias, *more;
   float *y, *channel_sums;
+  Ahead* ahead;
   Share channels;
   int64_t x_of[MOST_APART], y_of[MOST_APART], more_of[MOST_APART];  // of each pixel, where they do not lie side by side
 };
 
 // What becomes of the sums of T pixels: more is added, they are activated, stored and added up.
 template <int T, bool ROW>
-inline void finish(const Step& s, const Strip& at, const Part (&sums)[T][PARTS], int64_t b) {
+inline void finish(const Step& s, const Strip& at, const Vector (&sums)[T][PARTS], int64_t b) {
   const bool positive = s.activation == RELU || s.activation == RELU6;
 #pragma GCC unroll 4
   for (int p = 0; p < PARTS; p++) {
-    const int64_t place = p * TILE_SIDE;
-    Part all{};
+    const int64_t place = p * WIDTH;
+    Vector all{};
 #pragma GCC unroll 16
     for (int t = 0; t < T; t++) {
-      Part v = sums[t][p];
-      if (at.more) v += load_part(at.more + b * s.other.block() + (ROW ? t * LANES : at.more_of[t]) + place);
+      Vector v = sums[t][p];
+      if (at.more) v += load(at.more + b * s.other.block() + (ROW ? t * LANES : at.more_of[t]) + place);
       if (positive) v = relu(v);
       if (s.activation == RELU6) v = minimum(v, 6);
-      store_part(at.y + b * s.output.block() + (ROW ? t * LANES : at.y_of[t]) + place, v);
+      store(at.y + b * s.output.block() + (ROW ? t * LANES : at.y_of[t]) + place, v);
       all += v;
     }
-    if (float* to = at.channel_sums) store_part(to + b * LANES + place, load_part(to + b * LANES + place) + all);
+    if (float* to = at.channel_sums) store(to + b * LANES + place, load(to + b * LANES + place) + all);
   }
 }
 
@@ -67,12 +98,12 @@ void dense_tile(const Step& s, const Strip& at) {
   int64_t x_of[T];
 #pragma GCC unroll 16
   for (int t = 0; t < T; t++) x_of[t] = ROW ? t * LANES : at.x_of[t];
-  Part sums[OB][T][PARTS];
+  Vector sums[OB][T][PARTS];
 #pragma GCC unroll 2
   for (int b = 0; b < OB; b++)
 #pragma GCC unroll 4
     for (int p = 0; p < PARTS; p++) {
-      const Part start = at.bias ? load_part(at.bias + b * LANES + p * TILE_SIDE) : Part{};
+      const Vector start = at.bias ? load(at.bias + b * LANES + p * WIDTH) : Vector{};
 #pragma GCC unroll 16
       for (int t = 0; t < T; t++) sums[b][t][p] = start;
     }
@@ -83,15 +114,16 @@ void dense_tile(const Step& s, const Strip& at) {
         const float* pixel = tap + s.input.channel(first);
         const int64_t count = std::min(LANES - first % LANES, at.channels.end - first);
         first += count;
+        if (at.ahead) at.ahead->fetch();
         for (const float* end = pixel + count; pixel < end; pixel++, w += LANES) {
-          Part filter[OB][PARTS];
+          Vector filter[OB][PARTS];
 #pragma GCC unroll 2
           for (int b = 0; b < OB; b++)
 #pragma GCC unroll 4
-            for (int p = 0; p < PARTS; p++) filter[b][p] = load_part(w + b * filters + p * TILE_SIDE);
+            for (int p = 0; p < PARTS; p++) filter[b][p] = load(w + b * filters + p * WIDTH);
 #pragma GCC unroll 16
           for (int t = 0; t < T; t++) {
-            const Part value = pixel[x_of[t]] - Part{};
+            const Vector value = pixel[x_of[t]] - Vector{};
 #pragma GCC unroll 2
             for (int b = 0; b < OB; b++)
 #pragma GCC unroll 4
@@ -108,19 +140,19 @@ void dense_tile(const Step& s, const Strip& at) {
 template <int T, bool ROW>
 void depthwise_tile(const Step& s, const Strip& at) {
   const float* w = at.w;
-  Part sums[T][PARTS];
+  Vector sums[T][PARTS];
 #pragma GCC unroll 16
   for (int t = 0; t < T; t++)
 #pragma GCC unroll 4
-    for (int p = 0; p < PARTS; p++) sums[t][p] = at.bias ? load_part(at.bias + p * TILE_SIDE) : Part{};
+    for (int p = 0; p < PARTS; p++) sums[t][p] = at.bias ? load(at.bias + p * WIDTH) : Vector{};
   for (int64_t kh = 0; kh < s.kernel_h; kh++)
     for (int64_t kw = 0; kw < s.kernel_w; kw++, w += LANES) {
       const float* pixel = at.x + kh * s.dilation_h * s.input.row() + kw * s.dilation_w * LANES;
 #pragma GCC unroll 4
-      for (int p = 0; p < PARTS; p++, pixel += TILE_SIDE) {
-        const Part filter = load_part(w + p * TILE_SIDE);
+      for (int p = 0; p < PARTS; p++, pixel += WIDTH) {
+        const Vector filter = load(w + p * WIDTH);
 #pragma GCC unroll 16
-        for (int t = 0; t < T; t++) sums[t][p] += filter * load_part(pixel + (ROW ? t * LANES : at.x_of[t]));
+        for (int t = 0; t < T; t++) sums[t][p] += filter * load(pixel + (ROW ? t * LANES : at.x_of[t]));
       }
     }
   finish<T, ROW>(s, at, sums, 0);
@@ -182,31 +214,40 @@ void strips_apart(const Step& s, Strip at, Share rows) {
 
 // A row that is complete, once more: functions that need registers of their own, and then the sums of their values.
 inline void activate_row(const Step& s, float* y, float* channel_sums) {
-  Part all[PARTS] = {};
+  Vector all[PARTS] = {};
   for (int64_t i = 0; i < s.output.width; i++)
 #pragma GCC unroll 4
-    for (int p = 0; p < PARTS; p++, y += TILE_SIDE) {
-      const Part v = activate(load_part(y), s);
-      store_part(y, v);
+    for (int p = 0; p < PARTS; p++, y += WIDTH) {
+      const Vector v = activate(load(y), s);
+      store(y, v);
       all[p] += v;
     }
-  for (int p = 0; channel_sums && p < PARTS; p++, channel_sums += TILE_SIDE)
-    store_part(channel_sums, load_part(channel_sums) + all[p]);
+  for (int p = 0; channel_sums && p < PARTS; p++, channel_sums += WIDTH)
+    store(channel_sums, load(channel_sums) + all[p]);
+}
+
+// How often a tile of these rows turns to other channels.
+template <int OB>
+int64_t turns(const Step& s, const Strip& at, Share rows) {
+  const int64_t pixels = (rows.end - rows.begin) * s.output.width, channels = at.channels.end - at.channels.begin;
+  return pixels * OB / SUMS * s.kernel_h * s.kernel_w * ((channels + LANES - 1) / LANES);
 }
 
 // The rows of a block that a thread has.
 template <bool DEPTHWISE_ROW, int OB>
-void strips(const Worker& w, const Step& s, int64_t b, Share rows) {
+void strips(const Worker& w, const Step& s, int64_t b, Share rows, const Filters& filters) {
   const bool later = s.activation > RELU6, fits = s.output.width % SUMS == 0 || s.output.width > 2 * SUMS;
   float* channel_sums = s.sums < 0 ? nullptr : w.own(s.sums) + b * LANES;
   Strip at;
   at.x = w.start(s.input) - s.pad_h * s.input.row() - s.pad_w * LANES + (DEPTHWISE_ROW ? b * s.input.block() : 0);
-  at.w = (s.mixed >= 0 ? w.own(s.mixed) : w.parameter<float>(s.weight.offset)) + b * s.length * LANES;
+  at.w = filters.first;
   at.y = w.start(s.output) + b * s.output.block();
   at.more = s.other.exists() ? w.start(s.other) + b * s.other.block() : nullptr;
   at.bias = s.bias < 0 ? nullptr : w.parameter<float>(s.bias) + b * LANES;
   at.channel_sums = later ? nullptr : channel_sums;
   at.channels = DEPTHWISE_ROW ? Share{0, 0} : seen_channels(s, b);
+  at.ahead = filters.ahead;
+  if (at.ahead) at.ahead->within(turns<OB>(s, at, rows));
   if (s.stride_w == 1 && (SUMS >= 16 || fits))
     strips_by_row<DEPTHWISE_ROW, OB>(s, at, rows);
   else
@@ -216,24 +257,31 @@ void strips(const Worker& w, const Step& s, int64_t b, Share rows) {
       activate_row(s, at.y + i * s.output.block() + h * s.output.row(), channel_sums ? channel_sums + i * LANES : nullptr);
 }
 
-template <bool DEPTHWISE_ROW, int OB>
-void strips(const Worker& w, const Step& s) {
+// find(blocks) -> their filters
+template <bool DEPTHWISE_ROW, int OB, class F>
+void strips(const Worker& w, const Step& s, F find) {
   const Share mine = shared_rows(w, s);
   for (int64_t unit = mine.begin, end; unit < mine.end; unit = end) {
-    const int64_t first = unit / s.output.height * s.output.height;
+    const int64_t first = unit / s.output.height * s.output.height, b = first / s.output.height * OB;
     end = std::min(mine.end, first + s.output.height);
-    strips<DEPTHWISE_ROW, OB>(w, s, first / s.output.height * OB, {unit - first, end - first});
+    strips<DEPTHWISE_ROW, OB>(w, s, b, {unit - first, end - first}, find(Share{b, b + OB}));
   }
 }
 
-inline void convolve(const Worker& w, const Step& s) {
+template <class F>
+void convolve(const Worker& w, const Step& s, F find) {
   if (s.sums >= 0) std::memset(w.own(s.sums), 0, s.output.blocks() * LANES * sizeof(float));
   if (s.kind == DEPTHWISE)
-    strips<true, 1>(w, s);
+    strips<true, 1>(w, s, find);
   else if (pairs(w, s))
-    strips<false, SUMS >= 16 ? 2 : 1>(w, s);
+    strips<false, SUMS >= 16 ? 2 : 1>(w, s, find);
   else
-    strips<false, 1>(w, s);
+    strips<false, 1>(w, s, find);
+}
+
+inline void convolve(const Worker& w, const Step& s) {
+  const float* all = s.mixed >= 0 ? w.own(s.mixed) : w.parameter<float>(s.weight.offset);
+  convolve(w, s, [&](Share blocks) -> Filters { return {all + blocks.begin * s.length * LANES, nullptr}; });
 }
 
 }  // namespace

@@ -24,16 +24,16 @@ inline void activate_knots(const Worker& w, const Step& s, int64_t first, int64_
   const Basis basis = w.bases.of(s.knots, s.degree);
   const float spans = float(s.knots - s.degree);
   float found[MOST_DEGREE + 2][LANES];
-  for (int p = 0; p < LANES; p += TILE_SIDE) {
-    const Part u = minimum(maximum(load_part(positions + p), 0), 1) * spans;
-    const Part inside = (u >= 1) & (u < spans) ? u : Part{};
-    const Part whole = __builtin_convertvector(__builtin_convertvector(inside, Whole), Part);
-    const Part span = u >= spans ? Part{} + (spans - 1) : whole, t = u - span;
-    store_part(found[0] + p, span);
+  for (int p = 0; p < LANES; p += WIDTH) {
+    const Vector u = minimum(maximum(load(positions + p), 0), 1) * spans;
+    const Vector inside = (u >= 1) & (u < spans) ? u : Vector{};
+    const Vector whole = __builtin_convertvector(__builtin_convertvector(inside, Whole), Vector);
+    const Vector span = u >= spans ? Vector{} + (spans - 1) : whole, t = u - span;
+    store(found[0] + p, span);
     for (int64_t a = 0; a <= s.degree; a++) {
-      Part value{};
+      Vector value{};
       for (int64_t q = s.degree; q >= 0; q--) value = value * t + basis.matrix[q * (s.degree + 1) + a];
-      store_part(found[1 + a] + p, maximum(value, 0));
+      store(found[1 + a] + p, maximum(value, 0));
     }
   }
   float* place = w.own(s.basis) + first * LANES;
@@ -107,9 +107,9 @@ inline void project(const Worker& w, const Step& s) {
   w.typed(s.weight, [&](auto* theta) { respond(w, s, theta, {0, responses(s)}, mine, x, w.own(s.sums)); });
 }
 
-inline Part proposal(const Step& s, Part z) {
+inline Vector proposal(const Step& s, Vector z) {
   if (s.bounded)
-    for (int i = 0; i < TILE_SIDE; i++) z[i] /= std::sqrt(1 + z[i] * z[i]);
+    for (int i = 0; i < WIDTH; i++) z[i] /= std::sqrt(1 + z[i] * z[i]);
   return sigmoid(z * float(s.slope));
 }
 
@@ -151,7 +151,7 @@ inline void find_position(const Worker& w, const Step& s) {
       find_responses(w, s, s.output.channels + first, count, across);
       for (int64_t i = 0; i < count; i++) positions[i] = direction(z[i], across[i]);
     } else {
-      for (int p = 0; p < LANES; p += TILE_SIDE) store_part(positions + p, proposal(s, load_part(z + p)));
+      for (int p = 0; p < LANES; p += WIDTH) store(positions + p, proposal(s, load(z + p)));
     }
     for (int64_t i = 0; s.diffusion != 1 && i < count; i++)
       positions[i] = diffuse(s, inherited(w, s, first + i), positions[i]);
@@ -182,52 +182,66 @@ inline int64_t gather(const Worker& w, const Step& s, int64_t spline, int64_t* r
   return count;
 }
 
-// Filters of this sample. With one spline, knots are stored as filters are: (K, blocks, length, 16).
+// Filters of this sample, block by block. With one spline, knots are stored as filters are: (K, blocks, length, 16).
 template <class T>
-void mix_together(const Worker& w, const Step& s, const T* knots) {
-  int64_t rows[MOST_ACTIVE];
-  float shares[MOST_ACTIVE];
-  const int64_t count = gather(w, s, 0, rows, shares), block = s.length * LANES;
-  const Share mine = shared_blocks(w, s);
-  for (int64_t b = mine.begin; b < mine.end; b++) {
+class Together {
+ public:
+  Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) { count = gather(w, s, 0, rows, shares); }
+
+  void mix(int64_t b, float* to, Ahead*) const {  // a few long rows, which processors foresee by themselves
     const T* from[MOST_ACTIVE];
-    Part part[MOST_ACTIVE][PARTS];
+    Vector part[MOST_ACTIVE][PARTS];
     for (int64_t a = 0; a < count; a++) {
-      from[a] = knots + (rows[a] * s.output.blocks() + b) * block;
+      from[a] = row(b, a);
       for (int p = 0; p < PARTS; p++) {
-        const int64_t first = rows[a] * s.rows + b * LANES + p * TILE_SIDE;
-        part[a][p] = Part{} + shares[a];
-        if (s.weight.scale >= 0) part[a][p] *= load_part(w.parameter<float>(s.weight.scale) + first);
+        const int64_t first = rows[a] * s.rows + b * LANES + p * WIDTH;
+        part[a][p] = Vector{} + shares[a];
+        if (s.weight.scale >= 0) part[a][p] *= load(w.parameter<float>(s.weight.scale) + first);
       }
     }
-    float* to = w.own(s.mixed) + b * block;
+    const int64_t block = s.length * LANES;
     if (count == 3)
       for (int64_t j = 0; j < block; j += LANES)
 #pragma GCC unroll 4
         for (int p = 0; p < PARTS; p++) {
-          const int64_t place = j + p * TILE_SIDE;
-          store_part(to + place, part[0][p] * load_part(from[0] + place) + part[1][p] * load_part(from[1] + place) +
-                                     part[2][p] * load_part(from[2] + place));
+          const int64_t place = j + p * WIDTH;
+          store(to + place, part[0][p] * load(from[0] + place) + part[1][p] * load(from[1] + place) +
+                                     part[2][p] * load(from[2] + place));
         }
     else
-      for (int64_t j = 0; j < block; j += TILE_SIDE) {
-        Part v{};
-        for (int64_t a = 0; a < count; a++) v += part[a][j % LANES / TILE_SIDE] * load_part(from[a] + j);
-        store_part(to + j, v);
+      for (int64_t j = 0; j < block; j += WIDTH) {
+        Vector v{};
+        for (int64_t a = 0; a < count; a++) v += part[a][j % LANES / WIDTH] * load(from[a] + j);
+        store(to + j, v);
       }
   }
-}
+
+  void announce(int64_t b, Ahead& ahead) const {
+    ahead.bytes = s.length * LANES * int64_t(sizeof(T));
+    for (int64_t a = 0; a < count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(row(b, a));
+  }
+
+ private:
+  const Worker& w;
+  const Step& s;
+  const T* knots;
+  int64_t count, rows[MOST_ACTIVE];
+  float shares[MOST_ACTIVE];
+
+  const T* row(int64_t b, int64_t a) const { return knots + (rows[a] * s.output.blocks() + b) * s.length * LANES; }
+};
 
 // Some filters, as many as a register holds, each with the rows that its own spline touches.
 template <class T>
-struct Filters {
-  int64_t filters = 0, count = 0;
-  const T* from[TILE_SIDE][MOST_ACTIVE];
-  float shares[TILE_SIDE][MOST_ACTIVE];
+struct Touched {
+  int64_t first = -1, filters = 0, count = 0;
+  const T* from[WIDTH][MOST_ACTIVE];
+  float shares[WIDTH][MOST_ACTIVE];
 
-  void find(const Worker& w, const Step& s, const T* knots, int64_t first) {
+  void find(const Worker& w, const Step& s, const T* knots, int64_t wanted) {
+    if (first == wanted) return;
     const int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
-    filters = std::max<int64_t>(0, std::min<int64_t>(TILE_SIDE, s.rows - first));
+    first = wanted, filters = std::max<int64_t>(0, std::min<int64_t>(WIDTH, s.rows - first));
     for (int64_t f = 0; f < filters; f++) {
       int64_t rows[MOST_ACTIVE];
       count = gather(w, s, (first + f) / per_spline, rows, shares[f]);
@@ -240,53 +254,109 @@ struct Filters {
   }
 
   // So many numbers of each, from j on
-  void mix(int64_t j, Side (&r)[TILE_SIDE]) const {
-    if (filters == TILE_SIDE && count == 3) {
+  void mix(int64_t j, Vector (&r)[WIDTH]) const {
+    if (filters == WIDTH && count == 3) {
 #pragma GCC unroll 16
-      for (int f = 0; f < TILE_SIDE; f++)
-        r[f] = shares[f][0] * load_part(from[f][0] + j) + shares[f][1] * load_part(from[f][1] + j) +
-               shares[f][2] * load_part(from[f][2] + j);
+      for (int f = 0; f < WIDTH; f++)
+        r[f] = shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) +
+               shares[f][2] * load(from[f][2] + j);
       return;
     }
-    for (Side& row : r) row = Side{};
+    for (Vector& row : r) row = Vector{};
     for (int64_t f = 0; f < filters; f++)
-      for (int64_t a = 0; a < count; a++) r[f] += shares[f][a] * load_part(from[f][a] + j);
-  }
-
-  // They come from memory while others are mixed: short rows in many places, which no processor foresees.
-  void fetch(int64_t j) const {
-    for (int64_t f = 0; f < filters; f++)
-      for (int64_t a = 0; a < count; a++) __builtin_prefetch(from[f][a] + j, 0, 2);
+      for (int64_t a = 0; a < count; a++) r[f] += shares[f][a] * load(from[f][a] + j);
   }
 };
 
 // With several splines, knots are stored filter by filter, (filters, K, length), and filters meet in blocks afterwards.
 template <class T>
-void mix_apart(const Worker& w, const Step& s, const T* knots) {
-  constexpr int64_t LINE = 64 / int64_t(sizeof(T));
-  const Share blocks = shared_blocks(w, s);
-  const int64_t end = blocks.end * LANES;
-  Filters<T> both[2];
-  Filters<T>*now = &both[0], *next = &both[1];
-  next->find(w, s, knots, blocks.begin * LANES);
-  for (int64_t first = blocks.begin * LANES; first < end; first += TILE_SIDE) {
-    std::swap(now, next);
-    next->filters = 0;
-    if (first + TILE_SIDE < end) next->find(w, s, knots, first + TILE_SIDE);
-    float* to = w.own(s.mixed) + first / LANES * s.length * LANES + first % LANES;
-    for (int64_t j = 0; j < s.length; j += TILE_SIDE) {
-      if (j % LINE == 0) next->fetch(j);
-      Side r[TILE_SIDE];
-      now->mix(j, r);
-      exchange_all<1>(r);
+class Apart {
+ public:
+  Apart(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {}
+
+  void mix(int64_t b, float* to, Ahead* ahead) {  // short rows in many places, which no processor foresees
+    if (ahead) ahead->within(s.length / WIDTH * PARTS);
+    for (int p = 0; p < PARTS; p++) {
+      const Touched<T>& now = touched(b, p);
+      float* y = to + p * WIDTH;
+      for (int64_t j = 0; j < s.length; j += WIDTH) {
+        if (ahead) ahead->fetch();
+        Vector r[WIDTH];
+        now.mix(j, r);
+        exchange_all<1>(r);
 #pragma GCC unroll 16
-      for (int i = 0; i < TILE_SIDE; i++, to += LANES) store_part(to, r[i]);
+        for (int i = 0; i < WIDTH; i++, y += LANES) store(y, r[i]);
+      }
     }
   }
+
+  void announce(int64_t b, Ahead& ahead) {
+    ahead.bytes = s.length * int64_t(sizeof(T));
+    for (int p = 0; p < PARTS; p++) {
+      const Touched<T>& next = touched(b, p);
+      for (int64_t f = 0; f < next.filters; f++)
+        for (int64_t a = 0; a < next.count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(next.from[f][a]);
+    }
+  }
+
+ private:
+  const Worker& w;
+  const Step& s;
+  const T* knots;
+  Touched<T> found[2][PARTS];  // of blocks with even and odd numbers
+
+  const Touched<T>& touched(int64_t b, int p) {
+    Touched<T>& rows = found[b % 2][p];
+    rows.find(w, s, knots, b * LANES + p * WIDTH);
+    return rows;
+  }
+};
+
+// f(what mixes the filters of a step)
+template <class F>
+void with_mixer(const Worker& w, const Step& s, F f) {
+  w.typed(s.weight, [&](auto* knots) {
+    typedef std::remove_cv_t<std::remove_pointer_t<decltype(knots)>> T;
+    if (s.splines == 1)
+      f(Together<T>(w, s, knots));
+    else
+      f(Apart<T>(w, s, knots));
+  });
 }
 
 inline void mix(const Worker& w, const Step& s) {
-  w.typed(s.weight, [&](auto* knots) { s.splines == 1 ? mix_together(w, s, knots) : mix_apart(w, s, knots); });
+  const Share mine = shared_blocks(w, s);
+  with_mixer(w, s, [&](auto mixer) {
+    Ahead ahead;
+    for (int64_t b = mine.begin; b < mine.end; b++) {
+      ahead.clear();
+      if (b + 1 < mine.end) mixer.announce(b + 1, ahead);
+      mixer.mix(b, w.own(s.mixed) + b * s.length * LANES, &ahead);
+    }
+  });
+}
+
+// Whether the next step is the convolution that a step mixes filters for.
+inline bool mixes_for(const Step& s, const Step& next) {
+  return s.kind == MIX && next.kind == CONV && s.mixed == next.mixed && s.length == next.length &&
+         s.output.blocks() == next.output.blocks();
+}
+
+// Both at once: while a block is convolved, the knots of the next come from memory. Filters that are not kept take one
+// another's place, so that they never leave the cache.
+inline void convolve_mixed(const Worker& w, const Step& s, const Step& next) {
+  const Share mine = shared_blocks(w, next);
+  with_mixer(w, s, [&](auto mixer) {
+    Ahead ahead;
+    convolve(w, next, [&](Share blocks) -> Filters {
+      float* first = w.own(s.mixed) + (s.kept ? blocks.begin * s.length * LANES : 0);
+      for (int64_t b = blocks.begin; b < blocks.end; b++)
+        mixer.mix(b, first + (b - blocks.begin) * s.length * LANES, nullptr);
+      ahead.clear();
+      for (int64_t b = blocks.end; b < std::min(mine.end, 2 * blocks.end - blocks.begin); b++) mixer.announce(b, ahead);
+      return {first, ahead.count ? &ahead : nullptr};
+    });
+  });
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ constexpr int TOGETHER = 3;  // rows: as many as a quadratic spline touches
 template <int R, class T>
 void multiply_pieces(const Worker& w, const Image& x, Share pieces, const T* const* rows, float* answers) {
   constexpr int AHEAD = R == 1 ? 4 : R <= 3 ? 2 : 1;
-  Part sums[R][AHEAD][PARTS] = {};
+  Vector sums[R][AHEAD][PARTS] = {};
   const int64_t length = x.width * LANES;
   for (int64_t piece = pieces.begin; piece < pieces.end; piece++) {
     const float* from = w.row(x, piece);
@@ -23,19 +23,19 @@ void multiply_pieces(const Worker& w, const Image& x, Share pieces, const T* con
       for (int i = 0; i < AHEAD; i++)
 #pragma GCC unroll 4
         for (int p = 0; p < PARTS; p++) {
-          const int64_t place = j + i * LANES + p * TILE_SIDE;
-          const Part value = load_part(from + place);
+          const int64_t place = j + i * LANES + p * WIDTH;
+          const Vector value = load(from + place);
 #pragma GCC unroll 4
-          for (int r = 0; r < R; r++) sums[r][i][p] += load_part(at[r] + place) * value;
+          for (int r = 0; r < R; r++) sums[r][i][p] += load(at[r] + place) * value;
         }
     for (; j < length; j += LANES)
       for (int p = 0; p < PARTS; p++) {
-        const int64_t place = j + p * TILE_SIDE;
-        for (int r = 0; r < R; r++) sums[r][0][p] += load_part(at[r] + place) * load_part(from + place);
+        const int64_t place = j + p * WIDTH;
+        for (int r = 0; r < R; r++) sums[r][0][p] += load(at[r] + place) * load(from + place);
       }
   }
   for (int r = 0; r < R; r++) {
-    Part all{};
+    Vector all{};
     for (int i = 0; i < AHEAD; i++)
       for (int p = 0; p < PARTS; p++) all += sums[r][i][p];
     answers[r] = sum(all);
@@ -98,14 +98,14 @@ void multiply_whole(const int16_t*, int64_t, int64_t, const int8_t* const*, floa
 inline Narrow narrow(const Worker& w, const Step& s, Share pieces) {
   const int64_t length = s.input.width * LANES;
   if (!WHOLE || s.narrow < 0 || s.weight.type != INT8 || length % STEP_BYTES) return {nullptr, 0};
-  Part most{};
+  Vector most{};
   for (int64_t piece = pieces.begin; piece < pieces.end; piece++)
-    for (int64_t j = 0; j < length; j += TILE_SIDE) {
-      const Part v = load_part(w.row(s.input, piece) + j), size = v < Part{} ? -v : v;
+    for (int64_t j = 0; j < length; j += WIDTH) {
+      const Vector v = load(w.row(s.input, piece) + j), size = v < Vector{} ? -v : v;
       most = (size > most) | (size != size) ? size : most;
     }
-  float parts[TILE_SIDE], largest = 1e-30f;
-  store_part(parts, most);
+  float parts[WIDTH], largest = 1e-30f;
+  store(parts, most);
   for (float part : parts) largest = part > largest || part != part ? part : largest;
   if (!(largest < 1e30f)) return {nullptr, 0};
   int16_t* to = reinterpret_cast<int16_t*>(w.own(s.narrow));

@@ -128,8 +128,11 @@ struct splinenets_network {
     for (int64_t i = 0; i < content.count; i++) {
       const Step& step = content.steps[i];
       if (again && step.kept) continue;
-      ::run(worker, step, sample);
-      if (worker.size > 1 && !everyone(step.kind)) team.wait();
+      if (i + 1 < content.count && mixes_for(step, content.steps[i + 1]))
+        convolve_mixed(worker, step, content.steps[++i]);
+      else
+        ::run(worker, step, sample);
+      if (worker.size > 1 && !everyone(content.steps[i].kind)) team.wait();
     }
   }
 

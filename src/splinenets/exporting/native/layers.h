@@ -78,12 +78,12 @@ void pool(const Worker& w, const Step& s, float start, Add add, Part_of share) {
       const float factor = share(rows, columns, y, x);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p++) {
-        Part all = Part{} + start;
+        Vector all = Vector{} + start;
         for (int64_t i = 0; i < rows.count; i++) {
-          const float* from = block + (rows.first + i * rows.step) * s.input.row() + columns.first * LANES + p * TILE_SIDE;
-          for (int64_t j = 0; j < columns.count; j++, from += columns.step * LANES) all = add(all, load_part(from));
+          const float* from = block + (rows.first + i * rows.step) * s.input.row() + columns.first * LANES + p * WIDTH;
+          for (int64_t j = 0; j < columns.count; j++, from += columns.step * LANES) all = add(all, load(from));
         }
-        store_part(to + p * TILE_SIDE, activate(all * factor, s));
+        store(to + p * WIDTH, activate(all * factor, s));
       }
     }
   }
@@ -91,13 +91,13 @@ void pool(const Worker& w, const Step& s, float start, Add add, Part_of share) {
 
 inline void pool_most(const Worker& w, const Step& s) {
   pool(
-      w, s, -INFINITY, [](Part most, Part v) { return (v > most) | (v != v) ? v : most; },
+      w, s, -INFINITY, [](Vector most, Vector v) { return (v > most) | (v != v) ? v : most; },
       [](const Taps&, const Taps&, int64_t, int64_t) { return 1.0f; });
 }
 
 inline void pool_average(const Worker& w, const Step& s) {
   pool(
-      w, s, 0, [](Part all, Part v) { return all + v; },
+      w, s, 0, [](Vector all, Vector v) { return all + v; },
       [&](const Taps& rows, const Taps& columns, int64_t y, int64_t x) {
         const int64_t count =
             s.inclusive ? row_taps(s, y, true).count * column_taps(s, x, true).count : rows.count * columns.count;
@@ -112,17 +112,19 @@ inline void add_up(const Worker& w, const Step& s) {
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const float* x = w.row(s.input, unit);
     float* to = w.own(s.sums) + unit / s.input.height * LANES;
-    for (int p = 0; p < PARTS; p++) {
-      Part all = load_part(to + p * TILE_SIDE);
-      for (int64_t i = 0; i < s.input.width; i++) all += load_part(x + i * LANES + p * TILE_SIDE);
-      store_part(to + p * TILE_SIDE, all);
-    }
+    Vector all[2][PARTS] = {};  // one addition need not wait for the one before
+    for (int64_t i = 0; i < s.input.width; i++)
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) all[i % 2][p] += load(x + i * LANES + p * WIDTH);
+    for (int p = 0; p < LANES; p += WIDTH)
+      store(to + p, load(to + p) + (all[0][p / WIDTH] + all[1][p / WIDTH]));
   }
 }
 
 inline void mean(const Worker& w, const Step& s) {
   const float share = 1 / float(s.input.height * s.input.width);
-  for (int64_t c = 0; c < s.output.channels; c++) w.start(s.output)[s.output.channel(c)] = w.total(s.sums + c) * share;
+  for (int64_t c = 0; c < s.output.blocks() * LANES; c += WIDTH)
+    store(w.start(s.output) + s.output.channel(c), w.totals(s.sums + c) * share);
   clear_rest(w, s.output);
 }
 
@@ -134,7 +136,8 @@ inline void subsample(const Worker& w, const Step& s) {
     const float* x = w.start(s.input) + b * s.input.block() + h * s.stride_h * s.input.row();
     float* y = w.row(s.output, unit);
     for (int64_t i = 0; i < s.output.width; i++)
-      store(y + i * LANES, b < s.input.blocks() ? load(x + i * s.stride_w * LANES) : Vector{});
+      for (int p = 0; p < LANES; p += WIDTH)
+        store(y + i * LANES + p, b < s.input.blocks() ? load(x + i * s.stride_w * LANES + p) : Vector{});
   }
 }
 
@@ -149,17 +152,17 @@ void pixelwise(const Worker& w, const Step& s, F f) {
     const float* x = w.start(s.input) + b * s.input.block() + h * s.input.row();
     const float* more = s.other.exists() ? w.start(s.other) + b * s.other.block() + (one ? 0 : h * s.other.row()) : nullptr;
     float* y = w.row(s.output, unit);
-    for (int64_t i = 0; i < s.output.width * LANES; i += TILE_SIDE) {
-      const Part other = more ? load_part(more + (one ? i % LANES : i)) : Part{};
-      store_part(y + i, activate(f(load_part(x + i), other, b * LANES + i % LANES), s));
+    for (int64_t i = 0; i < s.output.width * LANES; i += WIDTH) {
+      const Vector other = more ? load(more + (one ? i % LANES : i)) : Vector{};
+      store(y + i, activate(f(load(x + i), other, b * LANES + i % LANES), s));
     }
   }
 }
 
 // Factors and summands of each channel; without them 1 and 0.
-inline Part affine(const Worker& w, const Step& s, Part v, int64_t channel) {
-  if (s.weight.offset >= 0) v *= load_part(w.parameter<float>(s.weight.offset) + channel);
-  return s.bias < 0 ? v : v + load_part(w.parameter<float>(s.bias) + channel);
+inline Vector affine(const Worker& w, const Step& s, Vector v, int64_t channel) {
+  if (s.weight.offset >= 0) v *= load(w.parameter<float>(s.weight.offset) + channel);
+  return s.bias < 0 ? v : v + load(w.parameter<float>(s.bias) + channel);
 }
 
 // The mean of numbers and 1 / their deviation.
@@ -190,11 +193,11 @@ template <class F>
 float add_up(const Worker& w, const Image& x, const Region& at, F f) {
   float all = 0;
   visit_blocks(at.channels, [&](int64_t block, Share lanes) {
-    Part sums[PARTS] = {};
+    Vector sums[PARTS] = {};
     visit_pixels(x, at, block, [&](int64_t place) {
-      for (int p = 0; p < PARTS; p++) sums[p] += f(load_part(w.start(x) + place + p * TILE_SIDE));
+      for (int p = 0; p < PARTS; p++) sums[p] += f(load(w.start(x) + place + p * WIDTH));
     });
-    for (int64_t i = lanes.begin; i < lanes.end; i++) all += sums[i / TILE_SIDE][i % TILE_SIDE];
+    for (int64_t i = lanes.begin; i < lanes.end; i++) all += sums[i / WIDTH][i % WIDTH];
   });
   return all;
 }
@@ -202,8 +205,8 @@ float add_up(const Worker& w, const Image& x, const Region& at, F f) {
 inline Moments moments(const Worker& w, const Step& s, const Region& at) {
   const float count =
       float((at.channels.end - at.channels.begin) * (at.rows.end - at.rows.begin) * (at.columns.end - at.columns.begin));
-  const float mean = add_up(w, s.input, at, [](Part v) { return v; }) / count;
-  const float variance = add_up(w, s.input, at, [&](Part v) { return (v - mean) * (v - mean); }) / count;
+  const float mean = add_up(w, s.input, at, [](Vector v) { return v; }) / count;
+  const float variance = add_up(w, s.input, at, [&](Vector v) { return (v - mean) * (v - mean); }) / count;
   return {mean, 1 / std::sqrt(variance + float(s.epsilon))};
 }
 
@@ -221,9 +224,9 @@ inline void standardise(const Worker& w, const Step& s, const Region& at, const 
     for (int64_t h = at.rows.begin; h < at.rows.end; h++)
       for (int64_t i = at.columns.begin; i < at.columns.end; i++) {
         float values[LANES];
-        for (int p = 0; p < LANES; p += TILE_SIDE) {
-          const Part v = (load_part(x + h * s.input.row() + i * LANES + p) - found.mean) * found.factor;
-          store_part(values + p, activate(affine(w, s, v, block * LANES + p), s));
+        for (int p = 0; p < LANES; p += WIDTH) {
+          const Vector v = (load(x + h * s.input.row() + i * LANES + p) - found.mean) * found.factor;
+          store(values + p, activate(affine(w, s, v, block * LANES + p), s));
         }
         store_lanes(y + h * s.output.row() + i * LANES, values, lanes, last);
       }
@@ -278,7 +281,7 @@ inline void input(const Worker& w, const Step& s, const float* image) {
     const float* from = image + (first * y.height + unit % y.height) * y.width;
     float* to = w.row(y, unit);
     for (int64_t i = 0; i < y.width; i++, to += LANES) {
-      if (count < LANES) store(to, Vector{});
+      for (int p = 0; count < LANES && p < LANES; p += WIDTH) store(to + p, Vector{});
       for (int64_t lane = 0; lane < count; lane++) to[lane] = from[lane * y.height * y.width + i];
     }
   }
@@ -312,13 +315,13 @@ inline void run(const Worker& w, const Step& s, const Sample& sample) {
     case MEAN:
       return mean(w, s);
     case ADD:
-      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x + other; });
+      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x + other; });
     case SUBTRACT:
-      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x - other; });
+      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x - other; });
     case MULTIPLY:
-      return pixelwise(w, s, [](Part x, Part other, int64_t) { return x * other; });
+      return pixelwise(w, s, [](Vector x, Vector other, int64_t) { return x * other; });
     case AFFINE:
-      return pixelwise(w, s, [&](Part x, Part, int64_t channel) { return affine(w, s, x, channel); });
+      return pixelwise(w, s, [&](Vector x, Vector, int64_t channel) { return affine(w, s, x, channel); });
     case NORM:
       return norm(w, s);
     case COPY:

@@ -1,7 +1,6 @@
 // What the engine executes: steps, and how they lie in memory. The same fields in the same order in program.py.
 #pragma once
 
-#define LANES 16  // channels in a block
 #include "splines.h"
 
 #include <algorithm>
@@ -10,6 +9,8 @@
 #include <type_traits>
 
 namespace {
+
+constexpr int LANES = 16;  // channels in a block
 
 // Where a value lies, as the program describes it; offsets and strides in floats. Images are stored in blocks of 16
 // channels, (blocks, height, width, 16), with a margin of zeros as wide as the widest padding that a convolution wants, so

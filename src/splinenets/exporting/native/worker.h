@@ -92,6 +92,12 @@ struct Worker {
     return sum;
   }
 
+  Vector totals(int64_t offset) const {
+    Vector sums{};
+    for (int t = 0; t < size; t++) sums += load(arenas[t] + offset);
+    return sums;
+  }
+
   template <class T>
   const T* parameter(int64_t offset) const {
     return reinterpret_cast<const T*>(content.parameters + offset);
