@@ -5,7 +5,7 @@ from typing import Any
 
 import griffe
 
-ENTRY = re.compile(r"^(?P<name>[A-Za-z_*][\w, *.]*?) {2,}(?P<text>\S.*)$")
+ENTRY = re.compile(r"""^(?P<name>[A-Za-z_*"][\w, *."]*?) {2,}(?P<text>\S.*)$""")
 
 
 class Arguments(griffe.Extension):
