@@ -50,7 +50,7 @@ def _counted() -> Iterator[list[str]]:
     own = {spec: cost_of("resnet32", spec).parameters / 2**20 for spec in paper}
     near = all(abs(own[spec] / said - 1) < 0.03 for spec, said in paper.items())
     yield [
-        f"Spline-ResNet-32 as {_list(paper)} has so many million parameters",
+        f"Million parameters of Spline-ResNet-32, as {_list(paper)}",
         _list(f"{said:g}" for said in paper.values()),
         f"{_list(f'{millions:.2f}' for millions in own.values())}, in units of 2^20",
         YES if near else NO,

@@ -12,7 +12,9 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 
 import torch
@@ -25,26 +27,27 @@ from splinenets.training import Recipe, load_recipe, load_run, train
 from splinenets.training.recipe import STATIC
 
 FILE = RESULTS / "folders.json"
-TOLD = ("model", "width", "augment", "batch", "sampling", "epochs", "learning_rate")  # fields that a result keeps
+TOLD = ("network_name", "model", "augment", "batch", "epochs", "optimizer", "learning_rate", "seed")  # kept
 FRESH = 400  # test images, over all classes
 NOTHING = "nothing set"
-AUGMENTS = {"crop-flip": "affine-elastic", "affine-elastic": "crop-flip"}
-WIDTHS = {16: 32, 32: 16}
+AUGMENTS = {"affine-flip": "crop-flip", "affine-elastic": "affine-flip"}
 SETTINGS: Mapping[str, Callable[[Recipe], dict[str, object]]] = {  # what was tried, in terms of what is chosen
     NOTHING: lambda recipe: {},
     "other augmentation": lambda recipe: {"augment": AUGMENTS[recipe.augment]},
     "a third of the rate": lambda recipe: {"learning_rate": recipe.learning_rate / 3},
-    "other width": lambda recipe: {"width": WIDTHS[recipe.width]},
+    "twice the width": lambda recipe: {"width": 2 * recipe.width, "widths": tuple(2 * w for w in recipe.widths)},
+    "twice the epochs": lambda recipe: {"epochs": 2 * recipe.epochs},
 }
+SAME = ("folder", "setting", "static", "seed")  # what names a row
 
 
-def measure(kind: str, setting: str, model: str | None) -> dict[str, object]:
+def measure(kind: str, setting: str, model: str | None, seed: int = 0) -> dict[str, object]:
     """Train on a folder as the command does, and test on fresh images; ``model`` None is the one that is chosen."""
     with TemporaryDirectory() as place:
         folder, classes = Path(place), len(KINDS[kind].counts)
         data = f"folder:{make(kind, folder / 'images')}"
         fresh = make(kind, folder / "fresh", (math.ceil(FRESH / classes),) * classes, seed=1)
-        recipe = load_recipe(data, model=model)
+        recipe = load_recipe(data, model=model, seed=seed)
         recipe = replace(recipe, **SETTINGS[setting](recipe))  # type: ignore[arg-type]
         train(recipe, folder / "run")
         found = outcome(folder / "run", fresh, recipe)
@@ -63,23 +66,29 @@ def outcome(run: Path, fresh: Path, recipe: Recipe) -> dict[str, object]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     numbers = [value for line in lines for value in line.values() if isinstance(value, float)]
     settings = {key: getattr(recipe, key) for key in TOLD}
-    accuracy = float((answers == labels).double().mean())
+    accuracy = round(float((answers == labels).double().mean()), 4)
     return {"accuracy": accuracy, "finite": all(map(math.isfinite, numbers)), **settings}
 
 
 def table() -> str:
-    """What came out, a line for each folder: with nothing set, and the best of all settings that were tried."""
-    found: dict[tuple[str, bool], dict[str, float]] = {}
+    """What came out, a line for each folder: with nothing set, and the best of all settings that were tried.
+
+    Accuracies are means over seeds; after them, in brackets, how many settings were tried.
+    """
+    found: dict[tuple[str, bool], dict[str, list[float]]] = {}
     for row in json.loads(FILE.read_text())["rows"]:
-        found.setdefault((row["folder"], row["static"]), {})[row["setting"]] = row["accuracy"]
-    head = ["folder", "images", "classes", *(f"{n}, {w}" for n in ("static", "SplineNet") for w in (NOTHING, "best"))]
+        settings = found.setdefault((row["folder"], row["static"]), {})
+        settings.setdefault(row["setting"], []).append(row["accuracy"])
+    words = (NOTHING, "best", "share")
+    head = ["folder", "images", "classes", *(f"{name}, {word}" for name in ("static", "SplineNet") for word in words)]
     lines = []
     for kind, images in KINDS.items():
         cells = [kind, str(sum(images.counts)), str(len(images.counts))]
         for static in (True, False):
-            tried = found.get((kind, static), {})
-            best = max(tried.values()) if len(tried) > 1 else None
-            cells += [percent(tried.get(NOTHING)), percent(best)]
+            tried = {setting: mean(values) for setting, values in found.get((kind, static), {}).items()}
+            chosen, best = tried.get(NOTHING), max(tried.values()) if len(tried) > 1 else None
+            share = chosen / best if chosen is not None and best else None
+            cells += [percent(chosen), f"{percent(best)} ({len(tried)})", percent(share)]
         lines.append(cells)
     return markdown(head, lines)
 
@@ -93,16 +102,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=KINDS, action="append", help="a folder; all of them unless named")
     parser.add_argument("--setting", choices=SETTINGS, action="append", help="what to try; all unless named")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0 on")
     chosen = parser.parse_args()
-    for setting in chosen.setting or SETTINGS:
-        for kind in chosen.only or KINDS:
-            for model in (STATIC, None):
-                row = measure(kind, setting, model)
-                print(kind, setting, row["static"], row["accuracy"], flush=True)
-                same = ("folder", "setting", "static")
-                kept = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
-                kept = [old for old in kept if any(old[key] != row[key] for key in same)]
-                write(FILE, {"about": about("python -m benchmarks.folders", fresh=FRESH), "rows": [*kept, row]})
+    for setting, seed, kind, model in product(
+        chosen.setting or SETTINGS, range(chosen.seeds), chosen.only or KINDS, (STATIC, None)
+    ):
+        kept = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
+        wanted = {"folder": kind, "setting": setting, "static": model == STATIC, "seed": seed}
+        if any(all(old[key] == wanted[key] for key in SAME) for old in kept):
+            continue  # delete a row to have it measured again
+        row = measure(kind, setting, model, seed)
+        print(*wanted.values(), row["accuracy"], flush=True)
+        kept = json.loads(FILE.read_text())["rows"] if FILE.exists() else []  # another process may have added some
+        write(FILE, {"about": about("python -m benchmarks.folders", fresh=FRESH), "rows": [*kept, row]})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import torch
 from campaign import results as campaign
 
 import splinenets as sn
@@ -24,6 +25,7 @@ from benchmarks import (
     fuzz_native,
     information,
     latency,
+    newcomer,
     regularizer,
     serving,
     streaming,
@@ -33,6 +35,8 @@ from benchmarks import (
 from benchmarks.claims import claims, cost_of, results_of
 from benchmarks.search import RESULTS, SEARCHES, file_of
 from splinenets import shipped
+from splinenets.analysis import figures
+from splinenets.analysis.style import to_png
 from splinenets.reproduce import EXPERIMENTS, draw, read_result, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -233,10 +237,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     **{name: ("docs/regularizer_study.md", partial(information.table, name)) for name in information.COLUMNS},
     "regulariser, cost": ("docs/regularizer_study.md", regularizer.added),
     **{f"card of {name}": ("docs/reference/models.md", partial(card, name)) for name in shipped.names()},
+    "newcomer": ("docs/reliability.md", newcomer.table),
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
 FRONTIER = "frontier.svg"
+ON_SCREEN = 110  # dots an inch of pictures that pages show
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 
 
@@ -250,15 +256,26 @@ def filled(page: str) -> str:
     return MARK.sub(lambda found: f"{found[1]}{found[2]}{TABLES[found[1]][1]()}", page)
 
 
+def pictures() -> None:
+    """Two figures of the Fashion-MNIST network that ships, as docs/figures.md shows them."""
+    data, net = sn.data.load("embedded"), sn.pretrained("fashion-mnist/D(5)-D-R3")
+    with torch.no_grad():
+        _, positions = sn.trace(net, net.prepare(data.test.images))
+    for draw_one in (figures.flow, figures.specialization):
+        picture = to_png(draw_one(positions, data.test.labels, data.classes), dpi=ON_SCREEN)
+        (ROOT / "docs" / "figures" / f"{draw_one.__name__}.png").write_bytes(picture)
+
+
 def main() -> None:
     for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
         path.write_text(filled(path.read_text()))
-    figures = ROOT / "docs" / "figures"
-    (figures / HISTOGRAMS).write_text(information.figure())
-    (figures / FRONTIER).write_text(frontier.figure())
+    folder = ROOT / "docs" / "figures"
+    (folder / HISTOGRAMS).write_text(information.figure())
+    (folder / FRONTIER).write_text(frontier.figure())
     for name in DRAWN:
-        draw(results_of(name), figures / f"{name}.svg")
+        draw(results_of(name), folder / f"{name}.svg")
+    pictures()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from splinenets.data import augmentation, load, mirrored, seeded, statistics
 from splinenets.data.augment import (
     Deformation,
     affine_and_elastic,
+    affine_and_flip,
     affine_matrix,
     crop,
     crop_and_flip,
@@ -24,7 +25,7 @@ from splinenets.data.augment import (
     whiten,
 )
 
-NAMES = ("none", "crop-flip", "shift-flip", "affine-elastic")
+NAMES = ("none", "crop-flip", "shift-flip", "affine-flip", "affine-elastic")
 
 
 def draw(*shape):
@@ -46,6 +47,16 @@ def test_crop_and_flip(count, channels, height, width, pad, data):
         padded = numpy.pad(image.numpy(), ((0, 0), (pad, pad), (pad, pad)))
         expected = padded[:, row : row + height, column : column + width]
         assert (out.numpy() == (expected[:, :, ::-1] if mirror else expected)).all()
+
+
+def test_affine_and_flip():
+    images, nothing = draw(20, 3, 9, 12), {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
+    pixels, outs = images.float(), affine_and_flip(images, seeded("augment", 0), **nothing)
+    mirrored = [torch.allclose(out, image.flip(2), atol=0.01) for out, image in zip(outs, pixels, strict=True)]
+    assert 0 < sum(mirrored) < 20
+    assert_close(outs, flip(pixels, torch.tensor(mirrored)), rtol=0, atol=0.01)
+    away = affine_and_flip(images, seeded("augment", 0), **nothing | {"shift": 1000.0})
+    assert_close(away, pixels.mean((2, 3), keepdim=True).expand_as(pixels))
 
 
 def test_whiten():
@@ -176,7 +187,7 @@ def test_shape_type_and_input(name, shape):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("name", ["crop-flip", "shift-flip", "affine-elastic"])
+@pytest.mark.parametrize("name", ["crop-flip", "shift-flip", "affine-flip", "affine-elastic"])
 def test_function_of_seed_epoch_step_and_rank(name):
     images, augment = draw(20, 1, 28, 28), augmentation(name)
 
@@ -196,7 +207,7 @@ def test_function_of_seed_epoch_step_and_rank(name):
 def test_wrong_calls():
     with pytest.raises(
         ValueError,
-        match=r"unknown augmentation 'flip', choose from affine-elastic, crop-flip, none, shift-flip",
+        match=r"unknown augmentation 'flip', choose from affine-elastic, affine-flip, crop-flip, none, shift-flip",
     ):
         augmentation("flip")
     for wrong in (torch.zeros(2, 1, 8, 8), torch.zeros(1, 8, 8, dtype=torch.uint8)):
@@ -212,7 +223,9 @@ def test_wrong_calls():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape"), [("crop-flip", (3, 32, 32)), ("affine-elastic", (1, 28, 28))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("crop-flip", (3, 32, 32)), ("affine-flip", (3, 32, 32)), ("affine-elastic", (1, 28, 28))]
+)
 def test_ten_times_faster_than_training(name, shape):
     """A Spline-ResNet-32 trains on at most 600 images/s on the two cores on which 6,000 are asked for here, of one."""
     images, augment, times = draw(250, *shape), augmentation(name), []

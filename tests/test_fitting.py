@@ -112,7 +112,9 @@ surveys = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(
-    seen=surveys, network=st.sampled_from([None, "lenet", "resnet", "timm:x"]), weights=st.sampled_from(["", "w.pt"])
+    seen=surveys,
+    network=st.sampled_from([None, "lenet", "air", "resnet", "timm:x"]),
+    weights=st.sampled_from(["", "w.pt"]),
 )
 def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
     said = {"name": "r", "data": "folder:x", "weights": weights} | ({"network": network} if network else {})
@@ -126,7 +128,9 @@ def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
     assert EPOCHS[0] <= found.epochs <= EPOCHS[1]
     assert found.epochs * -(-seen.images // found.batch) >= min(seen.images, EPOCHS[0])
     assert not set(said) & set(fitting.choices)
-    assert (found.augment == "crop-flip") == (seen.channels == 3)
+    assert (found.augment == "affine-flip") == (seen.channels == 3)
+    if network is None:
+        assert found.network == ("resnet" if seen.images >= 5_000 else "air" if seen.classes > 20 else "lenet")
     assert found.image_size <= 224
     assert (found.sampling == "classes") == (seen.counts[1] >= 2 * seen.counts[0])
     assert f"{seen.images:,} training images" in str(seen)
@@ -149,7 +153,7 @@ def test_classes_with_few_images_are_drawn_as_often(uneven, tmp_path):
     code, out, err = call(*words, "--out", tmp_path / "run")
     assert code == 0, err
     assert "32 training images, 8 to 24 of each of 2 classes; 8 test images that are held out" in err
-    assert "sampling       classes    8 images of the smallest class, 24 of the largest" in err
+    assert "sampling       classes      8 images of the smallest class, 24 of the largest" in err
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch"]
     best = max(line["test_balanced_accuracy"] for line in epochs)

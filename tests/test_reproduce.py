@@ -201,7 +201,7 @@ def test_the_command_trains_skips_and_prints_its_table(tmp_path):
     code, out, err = call(*words, tmp_path / "runs")
     assert code == 0
     assert "Fashion-MNIST, utilization of positions, quick" in out
-    assert "| B = 2 |  |" in out
+    assert "| B = 2 | " in out
     assert "Not trained: without regulariser; B = 3; B = 5; B = 50." in out
     assert "1 of 1: B=2-seed0" in err
     result = read_result(tmp_path / "out/utilization/quick/B=2-seed0.json")

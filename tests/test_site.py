@@ -22,7 +22,7 @@ API = (DOCS / "reference/api.md").read_text()
 
 def pages_of(nav):
     for entry in nav:
-        for value in entry.values():
+        for value in [entry] if isinstance(entry, str) else entry.values():
             yield from [value] if isinstance(value, str) else pages_of(value)
 
 

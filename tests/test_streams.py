@@ -11,10 +11,17 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from tests.helpers import tiny
+from tests.helpers.marks import slow
 from tests.helpers.runs import as_rank, count_calls, die_after, files, fork, free_port, outcome
 
+import splinenets as sn
 from splinenets.data import Stream, in_batches, load, streams
-from splinenets.training import Recipe, checkpoint, train
+from splinenets.data.dataset import KNOWN
+from splinenets.data.store import write_stored
+from splinenets.training import Recipe, checkpoint, load_recipe, load_run, train
+from splinenets.training.build import load_task, shape_of
+from splinenets.training.networks import build_plain
 
 SIZE = 12
 
@@ -157,6 +164,32 @@ def test_two_ranks_equal_one(pictures, tmp_path):
         one, two = (checkpoint.read(tmp_path / name / "checkpoints", step).tensors for name in ("one", "two"))
         for name in one:
             torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("compiled", [False, slow(True)])
+def test_data_sets_put_together(compiled, tmp_path, monkeypatch):
+    """They are in memory whatever ``stream`` says; a network from elsewhere is told how many classes they have."""
+    for known, content in ((tiny.MNIST, tiny.GREY), (tiny.CIFAR, tiny.COLOUR)):
+        monkeypatch.setitem(KNOWN, known.name, known)
+        write_stored(known, content, "web", tmp_path)
+    monkeypatch.setenv("SPLINENETS_DATA", str(tmp_path))
+    together = {"data": "mnist+cifar10", "augment": "none", "epochs": 1, "batch": 20, "checkpoint_every": 0}
+    for stream in ("always", "never"):
+        train(recipe("", stream=stream, **together), tmp_path / stream)
+    assert files(tmp_path / "always") == files(tmp_path / "never")
+    net, task, _, _ = load_run(tmp_path / "always")
+    images = task.show(task.data.test, slice(5))
+    expected = net(*images).detach()
+    assert expected.shape == (5, 20)
+    if compiled:
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="aot_eager")(*images), expected)
+    sn.export(net, images[0], tmp_path / "net.native")
+    torch.testing.assert_close(sn.load_export(tmp_path / "net.native")(*images), expected, rtol=1e-4, atol=1e-4)
+    small = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+    (tmp_path / "both.toml").write_text('data = "mnist+cifar10"\nnetwork = "transformers:resnet"')
+    stranger = load_recipe(str(tmp_path / "both.toml"), arguments=small)
+    assert build_plain(stranger, shape_of(stranger, load_task(stranger)))(torch.zeros(2, 3, 28, 28)).shape == (2, 20)
 
 
 # Files that cannot be read

@@ -66,6 +66,8 @@ def pairs_of_graph(net: nn.Module) -> list[Pair]:
     """Convolutions and the batch norms that alone read their outputs, as the network's code has them."""
     if isinstance(net, Conditioned):
         return [(f"net.{layer}", f"net.{norm}") for layer, norm in pairs_of_graph(net.net)]
+    if not any(isinstance(module, BATCH_NORMS) for module in net.modules()):
+        return []  # whatever its code does
     try:
         graph = _Tracer().trace(net)
     except Exception as error:

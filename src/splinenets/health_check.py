@@ -331,7 +331,7 @@ class PositionWarning(UserWarning):
 
 
 class Watch:
-    """Call it with each epoch's positions: it remembers them, and warns once, when some layer ails first.
+    """Call it with each epoch's positions: it remembers them, and warns once, when a layer first becomes unhealthy.
 
     ``report = watch(positions, labels)``
     """

@@ -20,6 +20,10 @@ from .saving import dress
 
 FOLDER = Path(__file__).parent / "trained"
 DIGESTS = "digests.json"  # beside the networks: name -> SHA-256
+GONE = {  # networks that shipped once, and what to do instead
+    "mnist/H(4)-D-R3": "it took 5.5 MB to be no better than its plain twin; "
+    "splinenets train mnist-lenet --model 'H(4)-D-R3' trains one like it",
+}
 
 
 class Card(TypedDict):
@@ -52,6 +56,8 @@ def pretrained(name: str) -> nn.Module:
     from safetensors.torch import load
 
     digests = read_digests(FOLDER)
+    if name in GONE and name not in digests:
+        raise ValueError(f"{name!r} ships no longer: {GONE[name]}")
     if name not in digests:
         raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(digests)}")
     content = read_whole(FOLDER / file_name(name), digests[name])

@@ -47,6 +47,7 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
 
     "none" only normalises; "crop-flip" shifts by up to 4 pixels, flips and whitens each image (CIFAR-10 in the paper);
     "shift-flip" shifts by up to 2 pixels, reflecting, mirrors each image in every other epoch, and normalises;
+    "affine-flip" rotates, scales, shears, shifts, flips and whitens (small folders of photographs);
     "affine-elastic" rotates, scales, shears, shifts and bends (MNIST in the paper), then normalises. ``mean`` and
     ``std``, one per channel or one for all, in units of full brightness, serve to normalise; whitening needs none.
 
@@ -61,6 +62,7 @@ def augmentation(name: str, *, mean: Sequence[float] = (0.5,), std: Sequence[flo
         "none": (keep, normalise_all),
         "crop-flip": (crop_and_flip, whiten),
         "shift-flip": (shift, normalise_all),
+        "affine-flip": (affine_and_flip, whiten),
         "affine-elastic": (affine_and_elastic, normalise_all),
     }
     if name not in choices:
@@ -185,13 +187,34 @@ def affine_and_elastic(images: Tensor, generator: Generator, how: Deformation = 
     return deform(images.float(), matrix, torch.stack(shift) * how.shift, bend)
 
 
+def affine_and_flip(
+    images: Tensor,
+    generator: Generator,
+    rotation: float = 20.0,
+    scale: float = 0.2,
+    shear: float = 0.1,
+    shift: float = 0.1,
+) -> Tensor:
+    """Randomly rotated, scaled, sheared and shifted images, half of them mirrored, in their mean colour outside.
+
+    (N, C, H, W), uint8 -> float32; ``rotation`` in degrees, ``shift`` in shares of a side.
+    """
+    count, _, height, width = images.shape
+    drawn = (2 * torch.rand(6, count, generator=generator) - 1).to(images.device)
+    matrix = affine_matrix(drawn[0] * math.radians(rotation), 1 + drawn[1] * scale, drawn[2] * shear)
+    moved = drawn[3:5] * torch.tensor([[shift * width], [shift * height]], device=images.device)
+    pixels = flip(images.float(), drawn[5] < 0)
+    mean = pixels.mean((2, 3), keepdim=True)
+    return deform(pixels - mean, matrix, moved) + mean
+
+
 def affine_matrix(angle: Tensor, scale: Tensor, shear: Tensor) -> Tensor:
     """Rotation times scale times shear: (N,) each -> (2, 2, N)."""
     cosine, sine = scale * angle.cos(), scale * angle.sin()
     return torch.stack((torch.stack((cosine, cosine * shear - sine)), torch.stack((sine, sine * shear + cosine))))
 
 
-def deform(images: Tensor, matrix: Tensor, shift: Tensor, bend: Tensor) -> Tensor:
+def deform(images: Tensor, matrix: Tensor, shift: Tensor, bend: Tensor | float = 0.0) -> Tensor:
     """Each pixel becomes what is found at matrix @ (x, y) + shift + bend, bilinearly, black outside.
 
     Images (N, C, H, W), matrix (2, 2, N), shift (2, N) and bend (2, N, H, W), x before y, in pixels from the centre.

@@ -62,13 +62,15 @@ def _is_of(experiment: Experiment, row: Row, scale: str, result: Result) -> bool
 
 def table(experiment: Experiment, results: Mapping[str, Found]) -> str:
     """A line for each row that has results, from row -> seed -> result; the others are named below."""
-    head = ["network", "paper", "test accuracy, %", "over its static twin", "seeds", "epochs", "parameters", "MACs"]
+    printed = any(row.paper for row in experiment.rows)
+    head = ["network", *["paper"] * printed]
+    head += ["test accuracy, %", "over its static twin", "seeds", "epochs", "parameters", "MACs"]
     head += [f"{layer}: entropy, bits about labels" for layer in experiment.layers]
     lines = [head, ["---"] * len(head)]
     for row in experiment.rows:
         if found := results.get(row.name, {}):
-            paper = "" if row.paper is None else f"{row.paper:.2f}"
-            lines.append([row.name, paper, *_cells(found, results.get(row.twin, {}), experiment.layers)])
+            paper = ["" if row.paper is None else f"{row.paper:.2f}"] * printed
+            lines.append([row.name, *paper, *_cells(found, results.get(row.twin, {}), experiment.layers)])
     missing = [row.name for row in experiment.rows if not results.get(row.name)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{text}\n\nNot trained: {'; '.join(missing)}." if missing else text

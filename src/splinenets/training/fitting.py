@@ -11,19 +11,24 @@ from statistics import median
 from typing import Any
 
 from ..data.batches import UNEVEN, is_uneven
-from ..data.dataset import KNOWN
+from ..data.dataset import KNOWN, parts_of
 from ..data.decoding import read_shape
 from ..data.listing import File, is_listed, list_images
 from .networks import Shape, build_plain, first_convolution, in_colour, later_stages
 from .recipe import Recipe
 
 LOOKED_AT = 200  # files whose sizes are read
-FEW = 5_000  # training images, below which a LeNet is enough
+FEW = 5_000  # training images, below which a small network is enough
 VERY_FEW = 2_000  # below which a narrow one is
-SIDES = {"lenet": (32,), "resnet": (32, 48, 64)}
+MANY = 20  # classes, above which a LeNet, which has no batch norms, hardly begins to learn
+SIDES = {"lenet": (32,), "air": (32, 48), "resnet": (32, 48, 64)}
+SPECS = {"lenet": "D(5)-D-R3", "air": "D(5)-C-R3", "resnet": "D(5)-C-R3"}
+FIRSTS = {"lenet": "conv1", "air": "whitening", "resnet": "conv"}  # layers that stay plain
 LARGER_SIDES = (32, 64, 96, 128, 160, 192, 224)  # for networks from elsewhere, which halve them five times
 BATCHES = (16, 128)
+MANY_BATCH = 32  # images a step at most, where classes are many
 EPOCHS = (10, 60)
+STEPS = 30  # for each class
 BY_HEART = "few images are soon learned by heart"
 FIRST = "the first convolution finds edges, which are the same in all images"
 
@@ -116,8 +121,9 @@ def fit(recipe: Recipe, said: Collection[str]) -> Fitting:
 def expected_shape(recipe: Recipe, seen: Survey | None) -> Shape:
     """What a recipe's network must fit."""
     if seen is None:
-        known = KNOWN[recipe.data]
-        channels, size, classes = known.shape[0], known.shape[1], len(known.classes)
+        parts = [KNOWN[name] for name in parts_of(recipe.data) or [recipe.data]]
+        channels, size = (min(part.shape[axis] for part in parts) for axis in (0, 1))
+        classes = sum(len(part.classes) for part in parts)
     else:
         channels, size, classes = seen.channels, recipe.image_size, seen.classes
     return Shape(channels=3 if in_colour(recipe) else channels, size=size, classes=classes)
@@ -139,17 +145,24 @@ class Fitting:
 
     def network(self, seen: Survey) -> None:
         """Which network, and with which splines."""
-        few = seen.images < FEW
-        self.choose("network", "lenet" if few else "resnet", f"{seen.images:,} images, LeNet below {FEW:,}")
+        if seen.images >= FEW:
+            self.choose("network", "resnet", f"{seen.images:,} images, ResNet from {FEW:,} on")
+        elif seen.classes > MANY:
+            reason = f"{seen.images:,} images, below {FEW:,}, of more than {MANY} classes: small, with batch norms"
+            self.choose("network", "air", reason)
+        else:
+            reason = f"{seen.images:,} images, below {FEW:,}, of at most {MANY} classes: small"
+            self.choose("network", "lenet", reason)
+        width = 16 if seen.images < VERY_FEW else 32
+        reason = f"{seen.images:,} images, 16 filters below {VERY_FEW:,} and 32 above"
         if self.recipe.network == "lenet":
-            narrow = seen.images < VERY_FEW
-            reason = f"{seen.images:,} images, 16 filters below {VERY_FEW:,} and 32 above"
-            self.choose("width", 16 if narrow else 32, reason)
+            self.choose("width", width, reason)
             self.choose("dropout", 0.3, BY_HEART)
+        elif self.recipe.network == "air":
+            self.choose("widths", (width, 2 * width, 2 * width), reason)
         elif self.recipe.network == "resnet":
             self.choose("depth", 20, "the smallest that is usual")
-        kind = "D(5)-D-R3" if self.recipe.network == "lenet" else "D(5)-C-R3"
-        self.choose("model", kind, f"what does well in {self.recipe.network}")
+        self.choose("model", SPECS.get(self.recipe.network, "D(5)-C-R3"), f"what does well in {self.recipe.network}")
 
     def images(self, seen: Survey) -> None:
         """Their size, and how they are distorted."""
@@ -160,12 +173,12 @@ class Fitting:
         if seen.channels == 1:
             self.choose("augment", "affine-elastic", "grey images may be writing, which must not be mirrored")
         else:
-            self.choose("augment", "crop-flip", "things in colour images are mostly as good mirrored and moved")
+            self.choose("augment", "affine-flip", "things in colour images are as good mirrored, moved and turned")
         self.choose("calibrate", min(seen.images, 2_500), "images are distorted in training and not afterwards")
 
     def steps(self, seen: Survey) -> None:
         """How many images a step, how many steps, and how large ones."""
-        low, high = BATCHES
+        low, high = BATCHES if seen.classes <= MANY else (BATCHES[0], MANY_BATCH)
         batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high, max(seen.images // 2, 1))
         reason = f"{seen.images:,} images in about 24 steps, but {low} to {high} a step and at most half of them"
         self.choose("batch", batch, reason)
@@ -174,21 +187,26 @@ class Fitting:
             reason = f"{few:,} images of the smallest class, {many:,} of the largest: at least {UNEVEN} times as many"
             self.choose("sampling", "classes", reason)
         least, most = EPOCHS
-        epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), least), most)
-        self.choose("epochs", epochs, f"the fewer images the more, from {least} to {most}")
+        for_classes = STEPS * seen.classes / math.ceil(seen.images / self.recipe.batch)
+        epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), math.ceil(for_classes), least), most)
+        reason = f"the fewer images the more, and {STEPS} steps for each class, but {least} to {most}"
+        self.choose("epochs", epochs, reason)
+        if self.recipe.network == "air":
+            self.choose("optimizer", "adamw", "many classes are learned in fewer steps than by sgd")
+        adaptive = self.recipe.optimizer in ("adamw", "muon")
+        rate = 0.01 if adaptive else 0.1
         if self.recipe.weights:
-            self.choose("learning_rate", 0.01, "given weights are only to be adapted")
+            self.choose("learning_rate", rate / 10, "given weights are only to be adapted")
         else:
-            self.choose("learning_rate", 0.1, f"with clip, safe for {self.recipe.network}")
+            self.choose("learning_rate", rate, f"with clip, safe for {self.recipe.network} and {self.recipe.optimizer}")
         self.choose("anneal", "one-cycle", "the learning rate falls to 0 however few the steps")
         self.choose("clip", 1.0, "no single step may be so large that training breaks down")
-        self.choose("weight_decay", 5e-4, BY_HEART)
+        self.choose("weight_decay", 0.05 if adaptive else 5e-4, BY_HEART)
 
     def splines(self) -> None:
         """Which layer of ours stays plain."""
-        first = {"lenet": "conv1", "resnet": "conv"}.get(self.recipe.network)
-        if first:
-            self.choose("plain", (first,), FIRST)
+        if self.recipe.ours:
+            self.choose("plain", (FIRSTS[self.recipe.network],), FIRST)
 
     def stages(self, shape: Shape) -> None:
         """Which layers of a stranger's network become splines."""

@@ -74,7 +74,7 @@ class Recipe:
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
                       of the test set: for choosing among recipes; 0: on the test set
-    augment           none, crop-flip, shift-flip or affine-elastic
+    augment           none, crop-flip, shift-flip, affine-flip or affine-elastic
     condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
                       data have a number for each image; nothing if there is no such thing
     between           the lowest and the highest number; empty: as the condition has them, or as the data have them
