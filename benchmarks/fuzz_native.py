@@ -1,16 +1,18 @@
 """Files for the native runtime that an enemy made, in a build with address and undefined behaviour sanitizers.
 
-python -m benchmarks.fuzz_native [--files 10000] [--seed 0] [--keep broken]
+python -m benchmarks.fuzz_native [--files 10000] [--seed 0] [--keep broken] [--out results.json]
 
 Small networks that have every kind of step are written, then numbers of their steps, headers and parameters are
 changed, and the digest is corrected. Every file must be refused, or run without an access outside of its own memory,
-without undefined behaviour and within a minute. Exit code 1 if one does not; ``--keep`` keeps those.
+without undefined behaviour and within a minute. Exit code 1 if one does not; ``--keep`` keeps those. Leaves
+benchmarks/results/fuzz_native.json, of which a table of docs/reliability.md is made.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import splinenets as sn
+from benchmarks.timing import RESULTS, about, markdown, write
 from splinenets.exporting.native import STEP
 from splinenets.exporting.native.engine import SOURCE
 from splinenets.kernels.build import SOURCE as KERNELS
@@ -32,6 +35,7 @@ from splinenets.kernels.build import SOURCE as KERNELS
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 FLAGS = ("-std=c++17", "-O1", "-g1", "-march=native", "-pthread", *SANITIZERS)
 HEADER, PARTS, DIGEST = 64, 128, slice(20, 52)  # see file.h
+FILE = RESULTS / "fuzz_native.json"
 BATCH = 250  # files for one process
 # numbers at which programs break
 EDGES = (-(2**63), -(2**31), -17, -16, -2, -1, 0, 1, 2, 3, 8, 9, 15, 16, 17, 63, 64, 65, 255, 4096, 2**24, 2**31, 2**62)
@@ -219,14 +223,25 @@ def fuzz(count: int, seed: int = 0, keep: Path | None = None) -> Counter[str]:
     return outcomes
 
 
+def table() -> str:
+    """What the last run left, for a page of the docs."""
+    found = json.loads(FILE.read_bytes())["outcomes"]
+    broke = sum(count for outcome, count in found.items() if outcome.startswith("broke"))
+    counts = (sum(found.values()), found.get("refused", 0), found.get("ran", 0), broke)
+    return markdown(["changed files", "refused", "ran in their own memory", "broke out"], [[f"{n:,}" for n in counts]])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for files that broke out")
+    parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
     outcomes = fuzz(options.files, options.seed, options.keep)
     print(", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common()))
+    command = f"python -m benchmarks.fuzz_native --files {options.files} --seed {options.seed}"
+    write(options.out, {"about": about(command), "outcomes": dict(outcomes)})
     sys.exit(any(outcome.startswith("broke") for outcome in outcomes))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -50,6 +49,7 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
 }
 FAMILIES = ("resnet", "lenet")
 WITHOUT_AVX512 = ("avx2",)
+BATCHES = "avx2-batch64"
 # what is divided by what, and what the quotient should be: the best runtime of each in float32, or one that is named
 RATIOS = {
     ("ResNet-32 D(5)-C-R4", "ResNet-32"): "<= 1.08",
@@ -377,25 +377,53 @@ class Measured:
 
     macs: dict[str, int]
     timings: list[Timing]
+    processor: str = ""
 
 
 def read(family: str) -> Measured:
     """The networks of one kind, which were measured side by side."""
     content = json.loads((RESULTS / f"latency-{family}.json").read_bytes())
-    return Measured(content["macs"], [Timing(**timing) for timing in content["timings"]])
+    timings = [Timing(**timing) for timing in content["timings"]]
+    return Measured(content["macs"], timings, content["about"].get("processor", ""))
+
+
+def met(quotient: float, target: str) -> str:
+    """A target, and whether one thread reaches it."""
+    if not target:
+        return ""
+    relation, bound = target.split()
+    reached = quotient <= float(bound) if relation == "<=" else quotient >= float(bound)
+    return f"{target}, {'met' if reached else 'missed'}"
 
 
 def ratios(files: Sequence[str] = FAMILIES) -> str:
     """The best runtime of each network, one by the other, as a table."""
-    lines = ["| ratio of medians | one thread | two threads | by MACs |", "|---|---|---|---|"]
-    for measured in map(read, files):
+    found = list(map(read, files))
+    head = f"ratio of medians, {found[0].processor}"
+    lines = [f"| {head} | one thread | two threads | by MACs | target for one thread |", "|---|---|---|---|---|"]
+    for measured in found:
         each = [compared(measured.timings, threads) for threads in (1, 2)]
-        for upper, lower in RATIOS:
+        for (upper, lower), target in RATIOS.items():
             times = [best[upper].median / best[lower].median for best in each if upper in best and lower in best]
             if times:
                 by_macs = measured.macs[upper.partition(" in ")[0]] / measured.macs[lower.partition(" in ")[0]]
                 cells = [*(f"{ratio:.2f}" for ratio in times), *[""] * (2 - len(times)), f"{by_macs:.2f}"]
-                lines.append(f"| {_spline(upper)} over {_spline(lower)} | {' | '.join(cells)} |")
+                lines.append(
+                    f"| {_spline(upper)} over {_spline(lower)} | {' | '.join(cells)} | {met(times[0], target)} |"
+                )
+    return "\n".join(lines)
+
+
+def throughput(file: str = BATCHES) -> str:
+    """Images a second of a batch on two threads, as a table."""
+    measured, (_, _, batch) = read(file), file.rpartition("batch")
+    found = {f"{t.network} in {t.runtime}": int(batch) / t.median for t in measured.timings if t.threads == 2}
+    plain = found["ResNet-32 in onnxruntime"]
+    lines = [
+        f"| batch {batch}, two threads, {measured.processor} | images a second | over the first |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {_spline(name)} | {speed:,.0f} | {speed / plain:.2f} |" for name, speed in found.items()]
     return "\n".join(lines)
 
 
@@ -413,14 +441,6 @@ def milliseconds(files: Sequence[str] = FAMILIES) -> str:
 
 def _spline(network: str) -> str:
     return f"Spline-{network}" if " " in network.partition(" in ")[0] else network
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
 
 
 def chosen_networks(patterns: Sequence[str]) -> list[str]:
@@ -479,7 +499,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spent = round(time.perf_counter() - began, 1)
     command = " ".join(["python -m benchmarks.latency", *(sys.argv[1:] if arguments is None else arguments)])
     content = {
-        "about": about(command, processor=_processor(), **versions, calls_a_turn=TIMED, seconds=spent),
+        "about": about(command, **versions, calls_a_turn=TIMED, seconds=spent),
         "macs": {name: macs(name) for name in options.networks},
         "timings": [asdict(timing) for timing in timings],
     }

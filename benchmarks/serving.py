@@ -30,6 +30,7 @@ import splinenets as sn
 from benchmarks.timing import RESULTS, about, markdown, write
 
 NETWORK = "fashion-mnist/D(5)-D-R3"
+FILE = RESULTS / "serving.json"
 FORMATS = ("native", "onnx")
 COLUMNS = ("median", "p95", "p99", "max")
 
@@ -130,20 +131,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--out", type=Path, default=RESULTS / "serving.json")
+    parser.add_argument("--out", type=Path, default=FILE)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         files = [exported(Path(folder), to) for to in FORMATS]
         rows = [measure(file, chosen.clients, chosen.seconds) for file in files]
     command = f"python -m benchmarks.serving --clients {chosen.clients} --seconds {chosen.seconds:g}"
     write(chosen.out, {"about": about(command, network=NETWORK), "rows": rows})
-    head = ["file", "answers", "a second", "errors", *(f"{column}, ms" for column in COLUMNS)]
-    print(markdown(head, [_cells(row) for row in rows]))
+    print(table(chosen.out))
+
+
+def table(file: Path = FILE) -> str:
+    """What a run left, for a page of the docs."""
+    head = ["file", "answers", "a second", "errors", *(f"{column}, ms" for column in COLUMNS), "p99 over median"]
+    return markdown(head, [_cells(row) for row in json.loads(file.read_bytes())["rows"]])
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     times = [str(value) for value in row["milliseconds"].values()]
-    return [row["file"], f"{row['requests']:,}", str(row["a_second"]), str(row["errors"]), *times]
+    ratio = row["milliseconds"]["p99"] / row["milliseconds"]["median"]
+    return [row["file"], f"{row['requests']:,}", str(row["a_second"]), str(row["errors"]), *times, f"{ratio:.1f}"]
 
 
 if __name__ == "__main__":

@@ -47,9 +47,18 @@ def about(command: str, **more: object) -> dict[str, object]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         **more,
     }
+
+
+def processor() -> str:
+    """The name that the processor gives itself, and the widest vectors it has."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def write(path: Path, content: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import griffe
 
 ENTRY = re.compile(r"""^(?P<name>[A-Za-z_*"][\w, *."]*?) {2,}(?P<text>\S.*)$""")
+FORMULA = re.compile(r"^\w+ *= ")
 
 
 class Arguments(griffe.Extension):
@@ -26,6 +27,8 @@ def markdown(text: str) -> str:
         if entry:
             lines += [] if inside else [""]
             lines.append(f"- **{entry['name']}**: {entry['text']}")
+        elif FORMULA.match(line):
+            lines.append(f"    {line}")  # code, in Markdown
         elif inside and line.startswith("  "):
             lines[-1] += " " + line.strip()
         else:

@@ -5,20 +5,19 @@ from typing import Any
 
 SPEC = re.compile(r"(?<![\w(&;])[DH]\([\dK]+\)-[CDX]-[RG]\d+")
 CODE = re.compile(r"<code>([^<\s]{1,28})</code>")
-CELL = re.compile(r"(<t[dh][^>]*>)(.*?)(?=</t[dh]>)", re.DOTALL)
-FIRST = re.compile(r"(?<=<tr>\n)<td>(.*?)(?=</td>)", re.DOTALL)
-SHORT = 30  # letters of a row's name
+CELL = re.compile(r"(?P<row><tr>\n)?<(?P<kind>t[dh])(?P<more>[^>]*)>(?P<text>.*?)(?=</t[dh]>)", re.DOTALL)
+SHORT, LONG = 30, 45  # letters: the name of a row stays in one line, a sentence wants some width
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Called by MkDocs with the body of every page."""
-    html = CODE.sub(r'<code class="unbroken">\1</code>', html)
-    html = CELL.sub(lambda cell: cell[1] + _joined(cell[2]), html)
-    return FIRST.sub(lambda cell: f"<td{' class=unbroken' * _is_short(cell[1])}>{cell[1]}", html)
+    return CELL.sub(_cell, CODE.sub(r'<code class="unbroken">\1</code>', html))
 
 
-def _is_short(cell: str) -> bool:
-    return len(re.sub(r"<.*?>", "", cell)) <= SHORT
+def _cell(found: re.Match[str]) -> str:
+    letters = len(re.sub(r"<.*?>", "", found["text"]))
+    named = ' class="unbroken"' if found["row"] and letters <= SHORT else ' class="sentence"' if letters > LONG else ""
+    return f"{found['row'] or ''}<{found['kind']}{named}{found['more']}>{_joined(found['text'])}"
 
 
 def _joined(cell: str) -> str:

@@ -55,6 +55,9 @@ def test_ratios_take_the_best_runtime_in_float32():
         timing(lower, "native bf16", 1.0),
     ]
     assert latency.quotients(timings) == [(f"{upper} over {lower}", 1, 3.0, ">= 2.7", "native / native")]
+    assert [latency.met(1.09, "<= 1.08"), latency.met(1.09, ">= 1.08"), latency.met(1.09, "")] == [
+        *("<= 1.08, missed", ">= 1.08, met", ""),
+    ]
 
 
 @pytest.mark.parametrize(

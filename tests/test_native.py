@@ -303,6 +303,7 @@ def changed(content, which, **fields):
         (Kind.CONV, {"input__channels": 2**40}),
         (Kind.CONV, {"kernel_h": 9}),
         (Kind.CONV, {"groups": 0}),
+        (Kind.CONV, {"other__width": 2**62}),  # of an image that is not there
         (Kind.CONV, {"stride_h": 0}),
         (Kind.CONV, {"length": 2**23}),
         (Kind.MIX, {"degree": 40}),

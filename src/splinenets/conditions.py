@@ -83,8 +83,8 @@ class Conditions(dict[str, Condition]):
     def check(self, name: str, values: Tensor) -> None:
         """Raise for values outside the range; what is not a number may be anywhere, and spoils its own sample alone."""
         if values.numel() == 1:  # one image, where a dozen operations of torch take as long as a small network
-            least, most = _ends(self[name], values.dtype)
-            if not (values.item() < least or values.item() > most):
+            (least, most), value = _ends(self[name], values.dtype), values.item()
+            if not (value < least or value > most):
                 return
         low, high = self.ends(name, values)
         inside = (values >= torch.minimum(low, high)) & (values <= torch.maximum(low, high)) | values.isnan()

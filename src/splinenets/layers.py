@@ -22,11 +22,9 @@ Device: TypeAlias = torch.device | str | int | None
 class SplineLayer(Level):
     """What all spline layers share; beside it stands torch's own layer, whose ``weight`` is the base of the curves.
 
-    ```
     position = diffuse(parent, projection(features, parent))  # the paper's phi = (1 - delta) parent + delta D(x)
     weights = weight + sum_k B_k(position) knots_k  # S(phi) = sum_k C_k B_k(phi), for each spline
     output = operation(x, weights) + bias
-    ```
     """
 
     torch_layer: type[nn.Module]  # whose place this layer takes

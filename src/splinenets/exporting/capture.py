@@ -55,6 +55,7 @@ torch.library.register_fake("splinenets::layer", _layer_shapes, lib=library)
 torch.library.register_fake("splinenets::place", _place_shape, lib=library)
 LAYER = torch.ops.splinenets.layer.default  # its position is ``given``, side by side, or its own choice if that is []
 PLACE = torch.ops.splinenets.place.default  # values of a condition as positions, those outside the range at its ends
+LIKE = torch.empty(0)  # what conditions are read like: float32, on the CPU
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ class Inputs:
             names = [*named, *(name for each in more if isinstance(each, Mapping) for name in each), "without a name"]
             known = f"choose from {', '.join(conditions)}" if conditions else "this network takes images alone"
             raise ValueError(f"unknown condition {names[0]!r}, {known}")
-        like = torch.empty(0)  # float32, on the CPU
-        return cls(images, {n: conditions.read(n, value, len(images), like) for n, value in given.items()})
+        return cls(images, {n: conditions.read(n, value, len(images), LIKE) for n, value in given.items()})
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All of them, in the order of a file's inputs."""

@@ -81,6 +81,8 @@ class Checker {
     between(s.activation, 0, ACTIVATION_COUNT - 1);
     between(s.weight.type, 0, TYPE_COUNT - 1);
     for (int64_t place : {s.sums, s.mixed, s.narrow, s.basis}) between(place, -1, MOST_ARENA);
+    for (const Image* x : {&s.input, &s.output, &s.other})  // also those that a step does not have: strides are computed
+      for (int64_t size : {x->channels, x->height, x->width, x->margin}) between(size, 0, MOST_SIZE);
   }
 
   // ---- memory

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from ctypes import CDLL, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from pathlib import Path
 
@@ -113,26 +113,22 @@ class Engine:
         if not readable(images, *values):
             kinds = {f"{type(each).__name__} on {each.device}" for each in (images, *values)}
             raise ValueError(f"the network takes plain tensors on the CPU, got {' and '.join(sorted(kinds))}")
-        told = _side_by_side(values)
-        if (0 if told is None else told.shape[1]) != self.conditions or any(
-            len(each) != len(images) for each in values
-        ):
+        told, count = _side_by_side(values), images.shape[0]
+        if (0 if told is None else told.shape[1]) != self.conditions or any(each.shape[0] != count for each in values):
             shapes = [tuple(each.shape) for each in values]
             raise ValueError(f"the network is told {self.conditions} numbers an image, got shapes {shapes}")
         images = images.contiguous()
-        logits = torch.empty(len(images), self.classes)
+        logits = torch.empty(count, self.classes)
         if self._process != os.getpid():  # a process that was forked has none of its parent's threads
             self._start()
         pointer = None if told is None else told.data_ptr()
         with self._lock:
-            outside = self._library.splinenets_run(
-                self._handle, images.data_ptr(), pointer, logits.data_ptr(), len(images)
-            )
+            outside = self._library.splinenets_run(self._handle, images.data_ptr(), pointer, logits.data_ptr(), count)
         if outside:
             raise ValueError("a condition lies outside its range")
         return logits
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Of one image; a signal is an image of one row, and a vector one of one pixel."""
         channels, height, width = self.input
