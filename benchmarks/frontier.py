@@ -156,6 +156,7 @@ def frontier() -> str:
             *(f"{1e6 * p.seconds:.0f}", f"{p.macs:,}", f"{p.parameters:,}"),
         ]
         for p in points("turned")
+        if p.kind[0] != RIVAL
     ]
     return markdown(head, lines)
 
@@ -240,8 +241,8 @@ def figure() -> str:
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>')
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {shape}/>')
             parts.append(words(x + 8, y + 15, label_of(p), "small"))
-        parts.append(f'<rect x="420" y="{236 + 19 * i}" width="14" height="4" fill="{colour}"/>')
-        parts.append(words(442, 243 + 19 * i, label, "small"))
+        parts.append(f'<rect x="455" y="{52 + 19 * i}" width="14" height="4" fill="{colour}"/>')
+        parts.append(words(477, 59 + 19 * i, label, "small"))
     marks = ticks(min(times), max(times))
     parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
     parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))

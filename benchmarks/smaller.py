@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import splinenets as sn
 from benchmarks.timing import RESULTS, about, markdown, write
@@ -65,10 +65,11 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator, found = Accelerator(cpu=True), {}
     for run in runs:
+        print(f"{run.name} ...", file=sys.stderr)
         net, task, *_ = load_run(run)
         found[run.name] = {
             name: {"accuracy": score(form, task, accelerator).accuracy, "bytes": size}
-            for name, form, size in tqdm(forms(net.eval(), task), desc=run.name)
+            for name, form, size in forms(net.eval(), task)
         }
     write(FILE, {"about": about(COMMAND), "runs": found})
     print(table())

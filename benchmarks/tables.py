@@ -263,7 +263,7 @@ def pictures() -> None:
     """Two figures of the Fashion-MNIST network that ships, as docs/figures.md shows them."""
     data, net = sn.data.load("embedded"), sn.pretrained("fashion-mnist/D(5)-D-R3")
     with torch.no_grad():
-        _, positions = sn.trace(net, net.prepare(data.test.images))
+        _, positions = sn.trace(net, net.prepare(data.test.images))  # type: ignore[operator]
     for draw_one in (figures.flow, figures.specialization):
         picture = to_png(draw_one(positions, data.test.labels, data.classes), dpi=ON_SCREEN)
         (ROOT / "docs" / "figures" / f"{draw_one.__name__}.png").write_bytes(picture)
