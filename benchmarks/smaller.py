@@ -2,7 +2,7 @@
 
 Whole, in bf16 and int8 as ``sn.deploy`` stores them, and cut to a low rank: the offsets of K knots are K rows, of which
 the best few directions are kept. RUN is a folder of ``splinenets reproduce turned --runs FOLDER``, for example. Leaves
-benchmarks/results/smaller.json; docs/search.md has the table.
+benchmarks/results/smaller.json; docs/when.md has the table.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ def forms(net: nn.Module, task: Task) -> Iterator[tuple[str, nn.Module, int]]:
             path = Path(folder) / "net.native"
             sn.export(net, example, path, knots=stored)
             yield stored, sn.deploy(net, example, knots=stored), path.stat().st_size
-    layers = [layer for layer in net.modules() if isinstance(layer, SplineLayer)]
-    others = sum(p.numel() for p in sn.deploy(net, example).parameters()) - sum(layer.knots.numel() for layer in layers)
-    for rank in range(1, max(len(layer.knots) for layer in layers)):
+    deployed = sn.deploy(net, example)
+    knots = sum(layer.knots.numel() for layer in deployed.modules() if isinstance(layer, SplineLayer))
+    others = sum(p.numel() for p in deployed.parameters()) - knots
+    for rank in range(1, max(len(layer.knots) for layer in net.modules() if isinstance(layer, SplineLayer))):
         low = copy_network(net)
         size = others
         for layer in low.modules():
             if isinstance(layer, SplineLayer):
                 layer.knots.data = cut(layer.knots.data, rank)
-                knots, row = len(layer.knots), layer.knots[0].numel()
-                size += row + min(rank, knots) * (knots + row)  # the base, directions, and where each knot lies
+                count, row = len(layer.knots), layer.knots[0].numel()
+                size += row + min(rank, count) * (count + row)  # the base, directions, and where each knot lies
         yield f"rank {rank}", low, 4 * size
 
 
@@ -65,6 +66,8 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator, found = Accelerator(cpu=True), {}
     for run in runs:
+        if not (run / "run.json").is_file():
+            parser.error(f"{run} is no run: give folders that splinenets train or reproduce wrote")
         print(f"{run.name} ...", file=sys.stderr)
         net, task, *_ = load_run(run)
         found[run.name] = {

@@ -219,7 +219,9 @@ def test_from_text_knows_every_type():
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         assert from_text(name, text, kind) == default
     assert from_text("widths", "[8, 16, 16]", tuple[int, ...]) == (8, 16, 16)
-    assert from_text("plain", '["conv1", "dense*"]', tuple[str, ...]) == ("conv1", "dense*")
+    assert from_text("plain", """["conv1", 'dense*']""", tuple[str, ...]) == ("conv1", "dense*")
+    with pytest.raises(ValueError, match=r"plain wants a list like .*, got '\[conv1\]'"):
+        from_text("plain", "[conv1]", tuple[str, ...])
 
 
 def test_help_explains_every_field():

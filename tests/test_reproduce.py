@@ -5,10 +5,12 @@ import signal
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.helpers.commands import call
 
 from splinenets.commands.reproduce import NAMES
 from splinenets.reproduce import EXPERIMENTS, SCALES, collect, draw, find, read_result, record, reuse, table, trials
+from splinenets.reproduce.rivals import RIVALS, CondConv, ODConv, rival
 from splinenets.training import Stopped, Watcher, load_recipe
 
 SMALL = {"width": 2, "images": 300, "batch": 100, "epochs": 2, "precision": "float32"}
@@ -225,3 +227,27 @@ def test_quick(name, tmp_path):
     assert code == 0
     assert "Not trained" not in out
     assert len(list((tmp_path / "out" / name / "quick").iterdir())) == len(EXPERIMENTS[name].rows)
+
+
+@pytest.mark.parametrize("host", ["lenet4", "air4-8-8"])
+@pytest.mark.parametrize("kind", RIVALS)
+def test_rivals_have_weights_for_each_image(kind, host):
+    net, images = rival(kind, host, in_channels=1, image_size=28, classes=10), torch.randn(5, 1, 28, 28)
+    net(images).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in net.parameters() if p.requires_grad)
+    with torch.no_grad():
+        apart = torch.cat([net.eval()(image) for image in images.split(1)])
+        torch.testing.assert_close(net(images), apart, rtol=1e-4, atol=1e-4)
+
+
+def test_equal_experts_are_one_convolution():
+    """Shares of a half, of four experts that are the same, are two of it; a softmax's are one."""
+    conv, x = torch.nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 6, 6)
+    for kind, times in ((CondConv, 2.0), (ODConv, 1 / 8)):  # ODConv: a half along filters, channels and places
+        layer = kind(conv)
+        torch.nn.init.zeros_(layer.experts)
+        layer.experts.data += conv.weight
+        for linear in (m for m in layer.modules() if isinstance(m, torch.nn.Linear)):
+            torch.nn.init.zeros_(linear.weight), torch.nn.init.zeros_(linear.bias)
+        expected = torch.nn.functional.conv2d(x, times * conv.weight, conv.bias, padding=1)
+        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)

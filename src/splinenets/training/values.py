@@ -11,23 +11,22 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a table like {key = 1}"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+WORDS |= {dict: "a table like {key = 1}", tuple: 'a list like 1,2 or ["a", "b"]'}
 TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 def from_text(key: str, text: str, kind: type) -> object:
     """Read what a user typed for a field of this type; a tuple is as in TOML, or its members between commas."""
-    if get_origin(kind) is tuple:
-        if text.startswith("[") and text.endswith("]"):
-            return from_text(key, text[1:-1].replace('"', ""), kind)
+    if get_origin(kind) is tuple and not (text.startswith("[") and text.endswith("]")):
         return tuple(from_text(key, part.strip(), get_args(kind)[0]) for part in text.split(",") if part.strip())
     try:
         if kind is bool:
             return TRUTHS[text.lower()]
         if kind is str:
             return text
-        if get_origin(kind) is dict:
-            return from_value(key, tomllib.loads(f"table = {text}")["table"], kind)
+        if get_origin(kind) in (dict, tuple):
+            return from_value(key, tomllib.loads(f"value = {text}")["value"], kind)
         return kind(text)
     except (ValueError, KeyError, RecursionError):  # a TOMLDecodeError is a ValueError
         raise ValueError(f"{key} wants {WORDS[get_origin(kind) or kind]}, got {text!r}") from None
