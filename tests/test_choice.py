@@ -4,10 +4,11 @@ import warnings
 
 import pytest
 import torch
+from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import splinenets as sn
-from splinenets.operators import choice, serving
+from splinenets.operators import choice, serving, strategies
 from splinenets.operators.choice import SAFE, STRATEGIES
 
 FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
@@ -182,3 +183,18 @@ def test_an_unknown_strategy():
         sn.strategy("fast"),
     ):
         pass
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_one_sample_of_a_linear_layer_writes_no_weights(base, monkeypatch, plain_gradients):
+    """It sums responses to the knots that it touches, with the same gradients as from mixed weights."""
+    layer = sn.SplineLinear(6, 4, spec=f"D(5)-D-R4{'' if base else ' independent'}", input_size=(3,)).double()
+    x = torch.randn(1, 3, 6, dtype=torch.float64, requires_grad=True)
+    with sn.strategy("grouped"):
+        expected = layer.train()(x)
+        gradients = torch.autograd.grad(expected.square().sum(), (x, *layer.parameters()))
+    monkeypatch.setattr(strategies, "mix_active_weights", None)
+    with sn.strategy("single"):
+        y = layer(x)
+    assert_close(y, expected)
+    assert_close(torch.autograd.grad(y.square().sum(), (x, *layer.parameters())), gradients)

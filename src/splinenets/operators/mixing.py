@@ -62,6 +62,22 @@ def mix_weights(position: Tensor, curves: Curves) -> Tensor:
     return mixed.reshape(-1, *knots.shape[1:])
 
 
+def has_active_knots(position: Tensor, curves: Curves) -> bool:
+    """Whether ``active_knots`` can say which: for one spline, on the CPU, outside of graphs and of torch.func."""
+    return (
+        curves.splines * curves.dims == 1
+        and position.is_cpu
+        and type(position) is Tensor
+        and not (torch.compiler.is_compiling() or transformed())
+    )
+
+
+def active_knots(position: Tensor, curves: Curves) -> tuple[Tensor, Tensor]:
+    """The degree + 1 knots that one sample touches, where they stand: (1,) -> (degree + 1,), (degree + 1, ...)."""
+    values, first = compact_basis(position, curves.knots_per_dim, curves.degree)
+    return values[0], curves.knots.narrow(0, int(first), curves.degree + 1)
+
+
 def mix_active_weights(position: Tensor, curves: Curves) -> Tensor:
     """Weights of one sample from the degree + 1 knots it touches: (S * dims,) -> (filters, fan_in)."""
     knots, base, splines, dims, *_ = curves

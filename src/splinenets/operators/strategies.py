@@ -8,14 +8,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .mixing import Curves, dense_basis, mix_active_weights, mix_weights
-from .operation import Operation
+from .mixing import Curves, active_knots, dense_basis, has_active_knots, mix_active_weights, mix_weights
+from .operation import LinearMap, Operation
 
 
 def single(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
     """One sample after the other: mix the degree + 1 knots it touches, then the plain operation."""
-    outputs = [operation.plain(x[n : n + 1], mix_active_weights(position[n], curves), bias) for n in range(x.shape[0])]
+    one = _respond if isinstance(operation, LinearMap) and has_active_knots(position, curves) else _mix
+    outputs = [one(x[n : n + 1], position[n], curves, operation, bias) for n in range(x.shape[0])]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _mix(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
+    return operation.plain(x, mix_active_weights(position, curves), bias)
+
+
+def _respond(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
+    """A large matrix is read once and never written: mix responses to the knots it touches, as ``bank`` does with all.
+
+    Reading is what a linear map of one sample spends its time on.
+    """
+    values, knots = active_knots(position, curves)
+    responses = operation.bank(x, knots)  # (1, degree + 1, filters, rest)
+    mixed = torch.tensordot(values.to(responses.dtype), responses, ([0], [1]))
+    if curves.base is None:
+        return operation.restore(mixed, x, bias)
+    return operation.restore(mixed, x, None) + operation.plain(x, curves.base, bias)
 
 
 def grouped(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
