@@ -127,6 +127,29 @@ def test_a_training_that_was_cut_off_goes_on(tmp_path):
     assert (result.epochs, result.layers) == (whole.epochs, whole.layers)
 
 
+def test_a_row_goes_on_from_the_weights_of_another(tmp_path):
+    still = {"learning_rate": 1e-9, "epochs": 1}
+    plain = record(recipe(model="static"), tmp_path / "plain", tmp_path / "plain.json", "")
+    upgraded = recipe(**still, weights="plain")
+    result = record(upgraded, tmp_path / "upgraded", tmp_path / "upgraded.json", "")
+    fresh = record(recipe(**still), tmp_path / "fresh", tmp_path / "fresh.json", "")
+    losses = [each.epochs[-1]["test_loss"] for each in (plain, result, fresh)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)  # it does not move, so it answers as the plain network does
+    assert losses[2] != pytest.approx(losses[0], rel=1e-3)
+    assert result.recipe["weights"] == "plain"  # and not where that lay
+    assert record(upgraded, tmp_path / "elsewhere" / "run", tmp_path / "upgraded.json", "") == result
+    with pytest.raises(ValueError, match="there are no weights at"):
+        record(upgraded, tmp_path / "elsewhere" / "run", tmp_path / "again.json", "")
+
+
+def test_every_row_is_trained_after_the_one_whose_weights_it_takes():
+    grid = trials("frontier", "quick")
+    names = [trial.name for trial in grid]
+    starts = [(names.index(trial.recipe.weights), names.index(trial.name)) for trial in grid if trial.recipe.weights]
+    assert starts
+    assert all(first < then for first, then in starts)
+
+
 def test_results_of_two_recipes_never_share_a_name(tmp_path):
     record(recipe(epochs=1), tmp_path / "run", tmp_path / "x.json", "")
     with pytest.raises(ValueError, match=r"holds a result with learning_rate=0.1, now learning_rate is 0.2"):
@@ -232,12 +255,12 @@ def test_quick(name, tmp_path):
 @pytest.mark.parametrize("host", ["lenet4", "air4-8-8"])
 @pytest.mark.parametrize("kind", RIVALS)
 def test_rivals_have_weights_for_each_image(kind, host):
-    net, images = rival(kind, host, in_channels=1, image_size=28, classes=10), torch.randn(5, 1, 28, 28)
-    net(images).square().sum().backward()
+    net, images = rival(kind, host, in_channels=1, image_size=28, classes=10), torch.randn(64, 1, 28, 28)
+    net(images).square().sum().backward()  # so many that no decision is dead for all of them
     assert all(p.grad is not None and p.grad.any() for p in net.parameters() if p.requires_grad)
     with torch.no_grad():
-        apart = torch.cat([net.eval()(image) for image in images.split(1)])
-        torch.testing.assert_close(net(images), apart, rtol=1e-4, atol=1e-4)
+        apart = torch.cat([net.eval()(image) for image in images[:5].split(1)])
+        torch.testing.assert_close(net(images[:5]), apart, rtol=1e-4, atol=1e-4)
 
 
 def test_equal_experts_are_one_convolution():

@@ -20,6 +20,11 @@ SCALES = {
 }
 
 
+def slug(name: str) -> str:
+    """The name of a row as part of a file's name."""
+    return "-".join(re.sub("[(),:]", "", name.replace(" = ", "=")).split())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One network of an experiment.
@@ -27,6 +32,7 @@ class Row:
     settings  what it changes in the experiment's recipe
     fast      what else it changes in the fast schedule, not in the paper's
     twin      the row of the plain network that stands beside it: the same training, only without splines
+    start     the row, trained before it, whose weights its plain network starts from
     paper     its accuracy in the paper, in percent
     """
 
@@ -34,12 +40,13 @@ class Row:
     settings: Settings
     fast: Settings = field(default_factory=dict)
     twin: str = ""
+    start: str = ""
     paper: float | None = None
 
     @property
     def slug(self) -> str:
         """Its name as part of a file's name."""
-        return "-".join(re.sub("[(),:]", "", self.name.replace(" = ", "=")).split())
+        return slug(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +148,14 @@ def _air(widths: tuple[int, int, int], *models: str) -> tuple[Row, ...]:
     plain = Row(name=name, settings={"model": STATIC, "widths": widths})
     splines = (Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models)
     return (plain, *splines)
+
+
+def _upgrades(name: str, model: str, widths: tuple[int, int, int]) -> tuple[Row, Row]:
+    """The trained plain network of the row ``name``, trained on: as it is, for a longer time, and as a SplineNet."""
+    shared = {"widths": widths, "learning_rate": 0.1}
+    plain = Row(name=f"{name}, trained on", settings={"model": STATIC, "epochs": 6, **shared}, start=name)
+    spline = {"model": model, "epochs": 4, **shared}
+    return plain, Row(name=f"{name}, upgraded to {model}", settings=spline, start=name, twin=plain.name)
 
 
 def _rivals(name: str, host: str, **settings: Any) -> tuple[Row, ...]:
@@ -266,13 +281,14 @@ EXPERIMENTS = {
         paper=False,
     ),
     "frontier": Experiment(
-        title="CIFAR-10, thin Airs and other dynamic weights",
+        title="CIFAR-10, thin Airs, other dynamic weights, and trained networks that get splines",
         recipe="cifar10-air",
         rows=(
             *_air((8, 16, 16), "D(5)-C-R3"),
             *_rivals("Air 8-16-16", "air8-16-16", widths=(8, 16, 16)),
             *_air((9, 18, 18)),  # more MACs than any of those above
             *_air((12, 24, 24), "D(5)-C-R3"),
+            *_upgrades("Air 8-16-16", "D(5)-C-R3", (8, 16, 16)),
         ),
         quick={**LENET_QUICK, "images": 150, "batch": 50},
         standard={"epochs": 8},
@@ -340,4 +356,6 @@ def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe
     settings = {**shared, **row.settings, **more}
     if scale == "quick":
         settings |= {key: shared[key] for key in ("data", "epochs")}  # whatever a row has otherwise
+    if row.start:
+        settings["weights"] = f"{slug(row.start)}-seed{seed}"  # a run beside its own, see ``record``
     return load_recipe(experiment.recipe, schedule, seed=seed, **settings)

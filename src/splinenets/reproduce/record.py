@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -73,13 +73,15 @@ def record(
     """Train a recipe in the folder ``run`` and write ``file``, unless it is there; what was cut off goes on.
 
     ``command`` is what the file says of its making, and ``layers`` are those whose positions it keeps. A file of
-    another recipe is an error: results of different recipes never stand under one name.
+    another recipe is an error: results of different recipes never stand under one name. ``weights`` of a recipe name
+    a run beside this one.
     """
     if file.exists():
         result = read_result(file)
         _same(recipe, result, file)
         return result
-    train(recipe, run, resume=True, watcher=watcher)
+    start = str(run.parent / recipe.weights) if recipe.weights else ""
+    train(replace(recipe, weights=start), run, resume=True, watcher=watcher)
     result = summarize(recipe, run, command, layers)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as opened:
@@ -94,7 +96,7 @@ def summarize(recipe: Recipe, run: Path, command: str, layers: Sequence[str] = (
     timings = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
     about = Run(run).read()
     task = load_task(recipe)
-    price = cost(build_network(recipe, task).eval(), task.example(1))
+    price = cost(build_network(replace(recipe, weights=""), task).eval(), task.example(1))
     return Result(
         recipe=recipe.as_dict(),
         epochs=[{key: line[key] for key in KEPT} for line in epochs],
