@@ -295,6 +295,7 @@ EXPERIMENTS = {
             *_rivals("Air 8-16-16", "air8-16-16", widths=(8, 16, 16)),
             *_air((9, 18, 18)),  # more MACs than any of those above
             *_air((12, 24, 24), "D(5)-C-R3"),
+            *_air((16, 32, 32), "D(5)-C-R3"),
             *_upgrades("Air 8-16-16", "D(5)-C-R3", (8, 16, 16)),
         ),
         quick={**LENET_QUICK, "images": 150, "batch": 50},
