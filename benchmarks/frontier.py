@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple
 
 import torch
 
@@ -36,14 +37,47 @@ FILE = RESULTS / "frontier.json"
 NAMES = ("turned", "regimes", "frontier")
 ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
-LINES = (*COLOURS[:3], "#888888", COLOURS[3])
 RIVAL = "rival"
-KINDS = {  # how a network is told, and whether it is plain -> its line in the figure
-    ("curves", False): "SplineNet, told the angle",
-    ("nobody", False): "SplineNet, nobody tells it",
-    ("scales", True): "plain, told the angle (FiLM)",
-    ("nobody", True): "plain, nobody tells it",
-    (RIVAL, True): "other dynamic weights",
+KINDS = {  # how a network is told, and whether it is plain -> the colour of its line in a figure
+    ("curves", False): COLOURS[0],
+    ("nobody", False): COLOURS[1],
+    ("scales", True): COLOURS[2],
+    ("nobody", True): "#888888",
+    (RIVAL, True): COLOURS[3],
+}
+
+
+class Drawing(NamedTuple):
+    """The figure of an experiment: its file, what stands above it, and what its lines are called."""
+
+    file: str
+    title: str
+    about: str
+    lines: dict[tuple[str, bool], str]
+    legend: int  # how far down that is
+
+
+DRAWINGS = {
+    "turned": Drawing(
+        "frontier.svg",
+        "Images of clothes turned by any angle: accuracy for the time that you have",
+        "Test accuracy against time on turned images",
+        {
+            ("curves", False): "SplineNet, told the angle",
+            ("nobody", False): "SplineNet, nobody tells it",
+            ("scales", True): "plain, told the angle (FiLM)",
+            ("nobody", True): "plain, nobody tells it",
+            (RIVAL, True): "other dynamic weights",
+        },
+        52,
+    ),
+    "frontier": Drawing(
+        "frontier-cifar10.svg",
+        "CIFAR-10: accuracy for the time that you have",
+        "Test accuracy against time on CIFAR-10",
+        {("nobody", False): "SplineNet", ("nobody", True): "plain", (RIVAL, True): "other dynamic weights"},
+        260,
+    ),
 }
 
 
@@ -147,16 +181,16 @@ def points(name: str) -> list[Point]:
     ]
 
 
-def frontier() -> str:
-    """The networks on turned images: accuracy, and everything that one image costs."""
+def frontier(name: str) -> str:
+    """The networks of an experiment: accuracy, and everything that one image costs."""
     head = ["network", "test accuracy, %", "seeds", "one image, µs", "MACs", "parameters"]
     lines = [
         [
             *(p.row.name, spread(p.accuracies), str(len(p.found))),
             *(f"{1e6 * p.seconds:.0f}", f"{p.macs:,}", f"{p.parameters:,}"),
         ]
-        for p in points("turned")
-        if p.kind[0] != RIVAL
+        for p in points(name)
+        if p.kind[0] != RIVAL and not p.row.start
     ]
     return markdown(head, lines)
 
@@ -211,9 +245,10 @@ def rivals() -> str:
     return markdown(head, lines)
 
 
-def figure() -> str:
-    """Accuracy against microseconds on turned images, a line for each way of telling; bars are standard errors."""
-    some = [p for p in points("turned") if p.kind != ("nobody", False) or p.row.name.endswith("closed")]
+def figure(name: str) -> str:
+    """Accuracy against microseconds, a line for each kind of network; bars are standard errors."""
+    drawing = DRAWINGS[name]
+    some = [p for p in points(name) if not p.row.start and "D(5)-D-R3" not in p.row.name]
     times = [p.seconds for p in some]
     low, high = math.floor(min(mean(p.accuracies) for p in some)) - 1, math.ceil(max(max(p.accuracies) for p in some))
     scale = 500 / math.log(max(times) / min(times))
@@ -224,34 +259,41 @@ def figure() -> str:
     def down(accuracy: float) -> float:
         return 330 - 280 * (accuracy - low) / (high - low)
 
-    parts = [words(70, 28, "Images of clothes turned by any angle: accuracy for the time that you have", "bold")]
+    parts = [words(70, 28, drawing.title, "bold")]
     for mark in range(low + low % 2, high + 1, 2):
         level = f'y1="{down(mark):.1f}" y2="{down(mark):.1f}"'
         parts.append(f'<line class="line" x1="70" x2="650" {level} opacity=".3"/>')
         parts.append(words(36, down(mark) + 4, f"{mark}%"))
-    for i, (kind, label) in enumerate(KINDS.items()):
-        colour, members = LINES[i], sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
+    for i, (kind, label) in enumerate(drawing.lines.items()):
+        colour, members = KINDS[kind], sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
         way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
         if kind[0] != RIVAL:
             parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for p in members:
-            x, y, error = across(p.seconds), down(mean(p.accuracies)), standard_error(p.accuracies)
-            ends = f'y1="{down(mean(p.accuracies) - error):.1f}" y2="{down(mean(p.accuracies) + error):.1f}"'
-            shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>')
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {shape}/>')
-            parts.append(words(x + 8, y + 15, label_of(p), "small"))
-        parts.append(f'<rect x="455" y="{52 + 19 * i}" width="14" height="4" fill="{colour}"/>')
-        parts.append(words(477, 59 + 19 * i, label, "small"))
+            parts += dot(p, across(p.seconds), down, colour)
+        parts.append(f'<rect x="455" y="{drawing.legend + 19 * i}" width="14" height="4" fill="{colour}"/>')
+        parts.append(words(477, drawing.legend + 7 + 19 * i, label, "small"))
     marks = ticks(min(times), max(times))
     parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
     parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))
-    return sheet(680, 394, "Test accuracy against time on turned images", *parts)
+    return sheet(680, 394, drawing.about, *parts)
+
+
+def dot(point: Point, x: float, down: Callable[[float], float], colour: str) -> list[str]:
+    """A network: its accuracy, the standard error of that, and what it is called."""
+    accuracy, error = mean(point.accuracies), standard_error(point.accuracies)
+    ends = f'y1="{down(accuracy - error):.1f}" y2="{down(accuracy + error):.1f}"'
+    shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
+    return [
+        f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>',
+        f'<circle cx="{x:.1f}" cy="{down(accuracy):.1f}" r="5" {shape}/>',
+        words(x + 8, down(accuracy) + 15, label_of(point), "small"),
+    ]
 
 
 def label_of(point: Point) -> str:
     """Its host, or what kind of rival it is."""
-    words_of = point.row.name.split(",")[0].split(" ")
+    words_of = point.row.name.removeprefix("Air ").split(",")[0].split(" ")
     return words_of[-1 if point.kind[0] == RIVAL else 0]
 
 

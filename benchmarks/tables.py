@@ -207,7 +207,8 @@ def card(name: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
     "gains in short": ("README.md", frontier.gains),
     "turned": ("docs/conditions.md", turned.turned),
-    "frontier": ("docs/when.md", frontier.frontier),
+    "frontier": ("docs/when.md", partial(frontier.frontier, "turned")),
+    "frontier, CIFAR-10": ("docs/when.md", partial(frontier.frontier, "frontier")),
     "gains": ("docs/when.md", frontier.gains),
     "rivals": ("docs/when.md", frontier.rivals),
     "smaller": ("docs/when.md", smaller.table),
@@ -244,7 +245,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
-FRONTIER = "frontier.svg"
 ON_SCREEN = 110  # dots an inch of pictures that pages show
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 
@@ -275,7 +275,8 @@ def main() -> None:
         path.write_text(filled(path.read_text()))
     folder = ROOT / "docs" / "figures"
     (folder / HISTOGRAMS).write_text(information.figure())
-    (folder / FRONTIER).write_text(frontier.figure())
+    for name, drawing in frontier.DRAWINGS.items():
+        (folder / drawing.file).write_text(frontier.figure(name))
     for name in DRAWN:
         draw(results_of(name), folder / f"{name}.svg")
     pictures()

@@ -47,8 +47,9 @@ def test_the_drawn_histograms_are_up_to_date():
     assert (DOCS / "figures" / tables.HISTOGRAMS).read_text() == information.figure()
 
 
-def test_the_picture_of_the_frontier_is_up_to_date():
-    assert (DOCS / "figures" / tables.FRONTIER).read_text() == frontier.figure()
+@pytest.mark.parametrize("name", frontier.DRAWINGS)
+def test_pictures_of_frontiers_are_up_to_date(name):
+    assert (DOCS / "figures" / frontier.DRAWINGS[name].file).read_text() == frontier.figure(name)
 
 
 @pytest.mark.parametrize("name", animations.PICTURES)
