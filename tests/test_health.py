@@ -213,7 +213,7 @@ def test_report_prints_and_is_json():
     report = health(positions, torch.randint(3, (100,)))
     text = str(report)
     assert "conv1" in text
-    assert "constant: figure 4 (2)" in text
+    assert "constant: all samples share one position" in text
     assert "healthy:" not in text
     rows = json.loads(report.to_json())
     assert rows == report.rows()
