@@ -36,6 +36,7 @@ APART = 0.2  # .. and this far
 USED = 0.5  # an under-used spline: samples spread over less than this share of it
 MOVED = 0.1  # a shifting position: the mean has moved this far, ..
 DIRECTED = 0.9  # .. and correlates this well with time
+STEADILY = 3  # epochs, below which nothing can move steadily: two points always lie on a line
 LEVELS = 65  # quantiles by which distributions are compared
 
 
@@ -290,7 +291,7 @@ def _shifting(name: str, quantiles: Sequence[Tensor], samples: int) -> Tensor:
     shapes = [q.shape[1] for q in quantiles]
     if len(set(shapes)) > 1:
         raise ValueError(f"the history of {name!r} has {shapes[0]} positions a sample, now there are {shapes[-1]}")
-    if len(quantiles) < 2:
+    if len(quantiles) < STEADILY:
         return torch.zeros(shapes[0], dtype=torch.bool)
     mean = torch.stack([q.double().mean(0) for q in quantiles])  # (epochs, C)
     time = torch.linspace(-1, 1, len(mean), dtype=mean.dtype).unsqueeze(1)
