@@ -21,12 +21,13 @@ FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 KNOTS, DEGREE, FRAMES, SECONDS = 5, 2, 48, 8
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00")  # Okabe and Ito's, for five knots or classes
 STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #333 } .small { font-size: 11px } .bold { font-weight: 600 }
+text { font: 15px system-ui, sans-serif; fill: #333 } .small { font-size: 13px } .bold { font-weight: 600 }
 .paper { fill: #fafafa } .line { stroke: #888; fill: none } .curve { stroke: #333; fill: none; stroke-width: 2.5 }
-.soft { fill: #8883; stroke: none } .ink { fill: #333 } .middle { text-anchor: middle }
+.soft { fill: #8883; stroke: none } .ink { fill: #333 } .middle { text-anchor: middle } .end { text-anchor: end }
 @media (prefers-color-scheme: dark) {
 text { fill: #ddd } .paper { fill: #23252d } .curve { stroke: #ddd } .ink { fill: #ddd } .line { stroke: #999 }
-}"""
+}
+@media (max-width: 480px) { text { font-size: 19px } .small { font-size: 17px } }"""  # a picture on a phone
 Draw = Callable[[], str]
 
 
@@ -114,9 +115,9 @@ def curve() -> str:
         line(way, "curve"),
         *dots,
         f'<circle r="9" class="ink">{moving("cx", place[:, 0].tolist())}{moving("cy", place[:, 1].tolist())}</circle>',
-        filters(weights, 470, 60, 24),
-        words(530, 210, "the filter at the dot", "middle"),
-        words(225, 270, "a curve through weight space, shaped by five knots", "middle"),
+        filters(weights, 460, 60, 24),
+        words(520, 210, "the filter at the dot", "middle"),
+        words(320, 270, "a curve through weight space, shaped by five knots", "middle"),
     )
 
 
@@ -144,18 +145,18 @@ def position() -> str:
     parts = []
     for turn, i in enumerate(chosen):
         x = left + width * float(places[i]) - 20
-        start, stop = 0.06 + 0.1 * turn, 0.12 + 0.1 * turn
-        fall = (
-            f'<animate attributeName="y" values="-50;-50;88;88" keyTimes="0;{start:.2f};{stop:.2f};1" '
+        start, stop = 0.2 + 0.09 * turn, 0.26 + 0.09 * turn
+        fall = (  # all are there at first, so that the picture says something when it stands still
+            f'<animate attributeName="y" values="88;88;-50;-50;88;88" keyTimes="0;.1;.16;{start:.2f};{stop:.2f};1" '
             f'dur="{seconds}s" repeatCount="indefinite"/>'
         )
         name = data.classes[int(data.test.labels[i])]
         parts.append(picture(images[i, 0], x, 88, 40, fall))
         fade = (
-            f'<animate attributeName="opacity" values="0;0;1;1" keyTimes="0;{stop:.2f};{stop + 0.02:.2f};1" '
+            f'<animate attributeName="opacity" values="1;1;0;0;1;1" keyTimes="0;.1;.12;{stop:.2f};{stop + 0.02:.2f};1" '
             f'dur="{seconds}s" repeatCount="indefinite"/>'
         )
-        height = 168 + 16 * (turn % 2)
+        height = 166 + 21 * (turn % 2)
         parts.append(words(x + 20, height, f"{name} {places[i]:.2f}", "middle small", fade))
     return sheet(
         640,
@@ -163,9 +164,9 @@ def position() -> str:
         "Seven pictures of clothes fall onto their places between 0 and 1 on a curve",
         words(left, 30, "every image finds its place on the curve", "bold"),
         line(torch.tensor([[left, 140.0], [left + width, 140.0]]), "curve"),
-        words(left - 4, 215, "0"),
-        words(left + width - 4, 215, "1"),
-        words(left + width / 2, 215, "position", "middle"),
+        words(left - 4, 218, "0"),
+        words(left + width - 4, 218, "1"),
+        words(left + width / 2, 218, "position", "middle"),
         *parts,
     )
 
@@ -201,7 +202,7 @@ def knots() -> str:
         words(left - 4, top + height + 18, "0"),
         words(left + width - 4, top + height + 18, "1"),
         words(left + width / 2, top + height + 18, "position", "middle"),
-        words(left, 248, "never more than three of the five knots are mixed, however many there are", "small"),
+        words(left, 248, "at most three knots are mixed, however many there are", "small"),
     )
 
 
@@ -238,7 +239,7 @@ def decision() -> str:
         260,
         "Features times decision parameters give a score; a sigmoid turns the score into a position",
         words(40, 28, "features of this image", "bold"),
-        words(40, 152, "decision parameters, learned", "bold"),
+        words(40, 152, "decision parameters", "bold"),
         *parts,
         line(torch.tensor([[36.0, 100.0], [190.0, 100.0]]), "line"),
         line(torch.tensor([[36.0, 195.0], [190.0, 195.0]]), "line"),
@@ -285,8 +286,8 @@ def regulariser() -> str:
     ]
     total = len(order) - 1
     turns = [0.0, 6 / total, (6 + third + 5) / total, 1.0]
-    said = ("all images in one place: the curve is wasted", "asked to spread: the whole curve is used, by anybody",
-            "asked to tell classes apart as well: images of a class gather")  # fmt: skip
+    said = ("all images in one place: the curve is wasted", "asked to spread: images use the whole curve",
+            "asked to sort by class, too: each class gathers")  # fmt: skip
     captions = []
     for turn, text in enumerate(said):
         shown = [f"{1 if k == turn else 0}" for k in range(3)]

@@ -17,6 +17,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import torch
 
 import splinenets as sn
+from benchmarks import labels
 from benchmarks.animations import COLOURS, number, sheet, words
 from benchmarks.timing import RESULTS, about, interleaved, markdown, write
 from splinenets.reproduce import EXPERIMENTS, Row, collect
@@ -38,6 +40,7 @@ NAMES = ("turned", "regimes", "frontier")
 ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
 RIVAL = "rival"
+LETTER = 8.5  # the width of one in a label, on a phone
 KINDS = {  # how a network is told, and whether it is plain -> the colour of its line in a figure
     ("curves", False): COLOURS[0],
     ("nobody", False): COLOURS[1],
@@ -54,29 +57,26 @@ class Drawing(NamedTuple):
     title: str
     about: str
     lines: dict[tuple[str, bool], str]
-    legend: int  # how far down that is
 
 
 DRAWINGS = {
     "turned": Drawing(
         "frontier.svg",
-        "Images of clothes turned by any angle: accuracy for the time that you have",
+        "Turned images: accuracy for the time you have",
         "Test accuracy against time on turned images",
         {
             ("curves", False): "SplineNet, told the angle",
-            ("nobody", False): "SplineNet, nobody tells it",
+            ("nobody", False): "SplineNet, not told",
             ("scales", True): "plain, told the angle (FiLM)",
-            ("nobody", True): "plain, nobody tells it",
+            ("nobody", True): "plain, not told",
             (RIVAL, True): "other dynamic weights",
         },
-        52,
     ),
     "frontier": Drawing(
         "frontier-cifar10.svg",
-        "CIFAR-10: accuracy for the time that you have",
+        "CIFAR-10: accuracy for the time you have",
         "Test accuracy against time on CIFAR-10",
         {("nobody", False): "SplineNet", ("nobody", True): "plain", (RIVAL, True): "other dynamic weights"},
-        260,
     ),
 }
 
@@ -251,44 +251,51 @@ def figure(name: str) -> str:
     some = [p for p in points(name) if not p.row.start and "D(5)-D-R3" not in p.row.name]
     times = [p.seconds for p in some]
     low, high = math.floor(min(mean(p.accuracies) for p in some)) - 1, math.ceil(max(max(p.accuracies) for p in some))
-    scale = 500 / math.log(max(times) / min(times))
+    scale = 430 / math.log(max(times) / min(times))
 
-    def across(seconds: float) -> float:
-        return 80 + scale * math.log(seconds / min(times))
+    def spot(seconds: float, accuracy: float) -> labels.Dot:
+        return 150 + scale * math.log(seconds / min(times)), 420 - 280 * (accuracy - low) / (high - low)
 
-    def down(accuracy: float) -> float:
-        return 330 - 280 * (accuracy - low) / (high - low)
-
-    parts = [words(70, 28, drawing.title, "bold")]
+    parts = [words(24, 34, drawing.title, "bold")]
     for mark in range(low + low % 2, high + 1, 2):
-        level = f'y1="{down(mark):.1f}" y2="{down(mark):.1f}"'
-        parts.append(f'<line class="line" x1="70" x2="650" {level} opacity=".3"/>')
-        parts.append(words(36, down(mark) + 4, f"{mark}%"))
+        y = spot(min(times), mark)[1]
+        parts.append(f'<line class="line" x1="76" x2="660" y1="{y:.1f}" y2="{y:.1f}" opacity=".3"/>')
+        parts.append(words(24, y + 5, f"{mark}%"))
+    dots: dict[labels.Dot, str] = {}
+    lines: list[tuple[labels.Dot, labels.Dot]] = []
     for i, (kind, label) in enumerate(drawing.lines.items()):
-        colour, members = KINDS[kind], sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
-        way = " ".join(f"{number(across(p.seconds))},{number(down(mean(p.accuracies)))}" for p in members)
+        members = sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
+        spots = [spot(p.seconds, mean(p.accuracies)) for p in members]
         if kind[0] != RIVAL:
-            parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for p in members:
-            parts += dot(p, across(p.seconds), down, colour)
-        parts.append(f'<rect x="455" y="{drawing.legend + 19 * i}" width="14" height="4" fill="{colour}"/>')
-        parts.append(words(477, drawing.legend + 7 + 19 * i, label, "small"))
+            lines += pairwise(spots)
+            way = " ".join(f"{number(x)},{number(y)}" for x, y in spots)
+            parts.append(f'<polyline points="{way}" fill="none" stroke="{KINDS[kind]}" stroke-width="2"/>')
+        for p, (x, y) in zip(members, spots, strict=True):
+            parts.append(dot_of(p, x, y, KINDS[kind], spot))
+            dots[x, y] = label_of(p)
+        left, top = 34 + 320 * (i % 2), 62 + 24 * (i // 2)
+        parts.append(f'<circle cx="{left}" cy="{top}" r="6" fill="{KINDS[kind]}"/>')
+        parts.append(words(left + 13, top + 5, label, "small"))
+    sizes = [(LETTER * len(label), 18.0) for label in dots.values()]
+    boxes = labels.place([*dots], sizes, lines, labels.Box(76, 130, 600, 300))
+    for (x, _), label, box in zip(dots, dots.values(), boxes, strict=True):
+        anchor = "" if box.left > x else "end" if box.left + box.width < x else "middle"
+        start = box.left + {"": 0, "middle": box.width / 2, "end": box.width}[anchor]
+        parts.append(words(start, box.top + 14, label, f"small {anchor}".strip()))
     marks = ticks(min(times), max(times))
-    parts += [words(across(taken), 352, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
-    parts.append(words(350, 376, "microseconds for an image, one thread; hollow dots have one seed", "small middle"))
-    return sheet(680, 394, drawing.about, *parts)
+    parts += [words(spot(taken, low)[0], 444, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
+    single = "; hollow: one seed" if any(len(p.found) == 1 for p in some) else ""
+    parts.append(words(340, 470, f"microseconds for one image, one thread{single}", "small middle"))
+    return sheet(680, 484, drawing.about, *parts)
 
 
-def dot(point: Point, x: float, down: Callable[[float], float], colour: str) -> list[str]:
-    """A network: its accuracy, the standard error of that, and what it is called."""
-    accuracy, error = mean(point.accuracies), standard_error(point.accuracies)
-    ends = f'y1="{down(accuracy - error):.1f}" y2="{down(accuracy + error):.1f}"'
+def dot_of(point: Point, x: float, y: float, colour: str, spot: Callable[[float, float], labels.Dot]) -> str:
+    """A dot with its standard error, hollow where there is one seed."""
+    at, error = mean(point.accuracies), standard_error(point.accuracies)
+    ends = f'y1="{spot(point.seconds, at - error)[1]:.1f}" y2="{spot(point.seconds, at + error)[1]:.1f}"'
     shape = f'fill="{colour}"' if error else f'class="paper" stroke="{colour}" stroke-width="2"'
-    return [
-        f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>',
-        f'<circle cx="{x:.1f}" cy="{down(accuracy):.1f}" r="5" {shape}/>',
-        words(x + 8, down(accuracy) + 15, label_of(point), "small"),
-    ]
+    bar = f'<line x1="{x:.1f}" x2="{x:.1f}" {ends} stroke="{colour}" stroke-width="2"/>'
+    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="6" {shape}/>'
 
 
 def label_of(point: Point) -> str:

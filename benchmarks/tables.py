@@ -35,6 +35,7 @@ from benchmarks import (
 )
 from benchmarks.claims import claims, cost_of, results_of
 from benchmarks.search import RESULTS, SEARCHES, file_of
+from benchmarks.timing import markdown
 from splinenets import shipped
 from splinenets.analysis import figures
 from splinenets.analysis.style import to_png
@@ -76,6 +77,20 @@ def searched() -> str:
             lines.append(f"| {name} | {outcome([file for file in files if file.exists()])} |")
         lines.append("")
     return "\n".join(lines[:-1])
+
+
+def balanced() -> str:
+    """Train losses with plain and with balanced gradients of knots: the searches on embedded images."""
+    ways = ("static", "plain gradients", "balanced")
+    lines = []
+    for where, search in SEARCHES.items():
+        if "embedded images" in where:
+            host, _, optimizer = where.partition(", embedded images")
+            seeds = {way: range(search.repeated.get(way, 1)) for way in ways}
+            files = {way: [RESULTS / f"{file_of(where, way, seed)}.json" for seed in seeds[way]] for way in ways}
+            losses = [mean(read_result(file).epochs[-1]["train_loss"] for file in files[way]) for way in ways]
+            lines.append([f"{host}{optimizer or ', SGD'}", *(f"{loss:.2f}" for loss in losses)])
+    return markdown(["train loss", "static twin", *ways[1:]], lines)
 
 
 def outcome(files: Sequence[Path]) -> str:
@@ -219,6 +234,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "beside LeNet-128": ("docs/results.md", beside_lenet128),
     "costs": ("docs/results.md", costs),
     "search": ("docs/search.md", searched),
+    "search, balanced": ("docs/search.md", balanced),
     "latency, ratios": ("docs/deployment.md", latency.ratios),
     "latency, milliseconds": ("docs/deployment.md", latency.milliseconds),
     "latency without AVX-512, ratios": ("docs/deployment.md", partial(latency.ratios, latency.WITHOUT_AVX512)),

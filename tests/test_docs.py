@@ -1,11 +1,12 @@
 """What the docs say is what the commands print."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import animations, claims, frontier, information, search, tables, timing
+from benchmarks import animations, claims, frontier, information, labels, search, tables, timing
 
 from splinenets.reproduce import EXPERIMENTS, record, trials
 
@@ -50,6 +51,16 @@ def test_the_drawn_histograms_are_up_to_date():
 @pytest.mark.parametrize("name", frontier.DRAWINGS)
 def test_pictures_of_frontiers_are_up_to_date(name):
     assert (DOCS / "figures" / frontier.DRAWINGS[name].file).read_text() == frontier.figure(name)
+
+
+def test_labels_keep_out_of_the_way_of_dots_lines_and_each_other():
+    dots = [(50.0, 50.0), (60.0, 52.0), (140.0, 50.0)]
+    sheet, line = labels.Box(0, 0, 200, 100), (dots[0], dots[2])
+    boxes = labels.place(dots, [(50.0, 16.0)] * 3, [line], sheet)
+    assert all(box.overlap(sheet) == 50 * 16 for box in boxes)
+    assert not any(a.overlap(b) for a, b in combinations(boxes, 2))
+    assert not any(box.overlap(labels.Box(x - 5, y - 5, 10, 10)) for box in boxes for x, y in dots)
+    assert not any(box.overlap(part) for box in boxes for part in labels.along(*line))
 
 
 @pytest.mark.parametrize("name", animations.PICTURES)

@@ -198,7 +198,7 @@ def test_findings_by_hand():
     assert findings.guessed(positions["blind"], classes, 3) == 0  # who is left out is outvoted
     assert "one spline of seeing can name the class of 100%; " in findings.telling_place(positions, classes, 3)
     assert findings.ways({"a": telling_one**2}, classes, ["x", "y", "z"]) == (
-        "x and y take the most alike ways, x and z part most."
+        "x and y take the most similar ways, x and z the most different ones."
     )
     assert findings.ways(positions, classes, ["x", "y"]) == ""
     assert "is in blind and holds 0% of its positions" in findings.used(positions)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer.main
 from tests.helpers.commands import call, refused
 from tests.helpers.marks import slow_where
 from typer.testing import CliRunner
@@ -142,4 +143,22 @@ def test_a_process_of_its_own_says_its_version():
 
 def test_help():
     assert "profile" in call("--help")[1]
-    assert "Examples" in call("profile", "--help")[1]
+    shown = " ".join(call("train", "--help")[1].replace("│", " ").split())
+    assert "Train the static twin too, and compare them (default: with --from)." in shown
+
+
+def every_command(group=None, words=()):
+    for name, command in (group or typer.main.get_command(cli.app)).commands.items():
+        if not command.hidden:
+            yield (*words, name)
+            yield from every_command(command, (*words, name)) if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_help_has_examples_that_can_be_copied(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = [line.strip() for line in call(*words, "--help")[1].splitlines()]
+    (start,) = (number for number, line in enumerate(shown) if line in ("Example:", "Examples:"))
+    lines = [line for line in shown[start + 1 :] if line]
+    assert lines
+    assert all(line.startswith(("splinenets ", "torchrun ", "curl ")) for line in lines)

@@ -84,7 +84,7 @@ def test_a_report_of_two_runs(static_and_spline, tmp_path, deployed):
     text = " ".join(parsed.text)
     for heading in (
         "Side by side", "Where static and spline disagree", "One layer at a time", "Positions over time",
-        "How evenly splines are used", "Who is where", "Flow from layer to layer", "Filters along a spline",
+        "How evenly splines are used", "Which class is where", "Flow from layer to layer", "Filters along a spline",
         "Health over epochs", "What each layer costs", "Health of positions", "How the runs were made",
     ):  # fmt: skip
         assert heading in text
@@ -137,7 +137,7 @@ def test_runs_that_are_told(tmp_path):
         "One layer at a time",
     ):
         assert words in text
-    for words in ("Who is where", "Health over epochs", "deciding\n", "Health of positions"):
+    for words in ("Which class is where", "Health over epochs", "deciding\n", "Health of positions"):
         assert words not in text
 
 

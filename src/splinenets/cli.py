@@ -13,25 +13,29 @@ from typing import Any, NoReturn
 import typer
 
 from . import __version__
-from .commands import data, demo, export, profile, report, reproduce, serve, train
+from .commands import add, data, demo, examples, export, profile, report, reproduce, serve, train
 
 app = typer.Typer(
     help="SplineNets: CNN layers whose weights lie on B-splines.",
+    epilog=examples("splinenets demo", "splinenets train folder:pictures", "splinenets train --help"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
-app.command(epilog=train.EVALUATE_EXAMPLES)(train.evaluate)
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=report.REPORT_EXAMPLES)(report.report)
-app.command(epilog=report.FIGURES_EXAMPLES)(report.figures)
-app.command(epilog=report.EXPLORE_EXAMPLES)(report.explore)
-app.command(epilog=profile.EXAMPLES)(profile.profile)
-app.command(epilog=export.EXAMPLES)(export.export)
-app.command(epilog=serve.EXAMPLES)(serve.serve)
-app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.add_typer(data.app, name="data", help="Get data sets and show what is there.")
+add(app, train.train, *train.TRAIN_EXAMPLES)
+add(app, train.evaluate, *train.EVALUATE_EXAMPLES)
+add(app, demo.demo, *demo.EXAMPLES)
+add(app, report.report, *report.REPORT_EXAMPLES)
+add(app, report.figures, *report.FIGURES_EXAMPLES)
+add(app, report.explore, *report.EXPLORE_EXAMPLES)
+add(app, profile.profile, *profile.EXAMPLES)
+add(app, export.export, *export.EXAMPLES)
+add(app, serve.serve, *serve.EXAMPLES)
+add(app, reproduce.reproduce, *reproduce.EXAMPLES)
+sets = typer.Typer(no_args_is_help=True, epilog=examples(*data.GET_EXAMPLES, *data.LIST_EXAMPLES))
+add(sets, data.get, *data.GET_EXAMPLES)
+add(sets, data.list_, *data.LIST_EXAMPLES, name="list")
+app.add_typer(sets, name="data", help="Get data sets and show what is there.")
 bench = typer.Typer(no_args_is_help=True)
 app.add_typer(bench, name="bench", hidden=True, help="Commands of 0.1 that say what took their place.")
 ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}

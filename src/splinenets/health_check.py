@@ -17,16 +17,16 @@ from .regularizer import join
 from .tables import html_table, text_table
 from .tracing import Positions
 
-# Verdict -> what it means and what to try; the numbers are those of the paper's figure 4, where each is drawn.
+# Verdict -> what it means and what to try. The paper's figure 4 draws them.
 ADVICE = {
     "healthy": "",
-    "constant": "figure 4 (2): all samples share one position, so this is a plain layer; "
+    "constant": "all samples share one position, so this is a plain layer; "
     "use standardised projections (no 'raw' in the spec) or raise utilization",
-    "binary": "figure 4 (1): samples gather at two positions, and the spline between them is idle; "
+    "binary": "samples gather at two positions, and the spline between them is unused; "
     "lower the sigmoid's slope (slope= in the spec) or raise utilization",
-    "shifting": "figure 4 (3): all samples move together from epoch to epoch, and no knot keeps its samples; "
+    "shifting": "all samples move together from epoch to epoch, and no knot keeps its samples; "
     "lower the learning rate or use standardised projections (no 'raw' in the spec)",
-    "under-used": "figure 4 (4): samples use less than half of the spline; raise utilization",
+    "under-used": "samples use less than half of the spline; raise utilization",
 }
 FEWEST = 16  # samples, below which a distribution cannot be judged
 SATURATED = 0.02  # from an end, where the sigmoid has lost 92% of its slope
@@ -36,6 +36,7 @@ APART = 0.2  # .. and this far
 USED = 0.5  # an under-used spline: samples spread over less than this share of it
 MOVED = 0.1  # a shifting position: the mean has moved this far, ..
 DIRECTED = 0.9  # .. and correlates this well with time
+STEADILY = 3  # epochs, below which nothing can move steadily: two points always lie on a line
 LEVELS = 65  # quantiles by which distributions are compared
 
 
@@ -107,7 +108,7 @@ class Health:
         layers: dict[str, list[str]] = {}
         for layer in self.unhealthy:
             layers.setdefault(layer.verdict, []).append(layer.layer)
-        return ". ".join(f"In {_named(names)} {_in_plain_words(verdict)}" for verdict, names in layers.items())
+        return ". ".join(f"In {_named(names)} {ADVICE[verdict]}" for verdict, names in layers.items())
 
     def __getitem__(self, name: str) -> LayerHealth:
         for layer in self.layers:
@@ -135,10 +136,6 @@ class Health:
 
 def _named(layers: Sequence[str], most: int = 4) -> str:
     return ", ".join(layers[:most]) + (f" and {len(layers) - most} more layers" if len(layers) > most else "")
-
-
-def _in_plain_words(verdict: str) -> str:
-    return ADVICE[verdict].partition(": ")[2]  # without the figure
 
 
 History = Sequence["Mapping[str, Tensor] | Health"]
@@ -294,7 +291,7 @@ def _shifting(name: str, quantiles: Sequence[Tensor], samples: int) -> Tensor:
     shapes = [q.shape[1] for q in quantiles]
     if len(set(shapes)) > 1:
         raise ValueError(f"the history of {name!r} has {shapes[0]} positions a sample, now there are {shapes[-1]}")
-    if len(quantiles) < 2:
+    if len(quantiles) < STEADILY:
         return torch.zeros(shapes[0], dtype=torch.bool)
     mean = torch.stack([q.double().mean(0) for q in quantiles])  # (epochs, C)
     time = torch.linspace(-1, 1, len(mean), dtype=mean.dtype).unsqueeze(1)
@@ -319,7 +316,7 @@ def _judge(own: _Measures, shifting: Tensor) -> Tensor:
 
 
 def _commonest(codes: Tensor) -> str:
-    """A layer is as most of its coordinates are: healthy unless more than half of them ail, then as the most ail."""
+    """Healthy, unless more than half of a layer's coordinates are not; then their commonest verdict."""
     counts = torch.bincount(codes, minlength=len(ADVICE)).tolist()
     others = counts[1:]
     place = 0 if sum(others) <= counts[0] else 1 + others.index(max(others))

@@ -137,7 +137,7 @@ def utilization(positions: Mapping[str, Tensor], bins: Sequence[int] = ()) -> Fi
 
 @styled
 def specialization(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str], bins: int = 0) -> Figure:
-    """Who is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline.
+    """Which class is where: classes by bins, each bin's classes adding up to 1, on each layer's most telling spline.
 
     bins  how many; 0: as many as the samples can fill, at most 50
     """
@@ -167,10 +167,13 @@ def flow(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
     paths = torch.stack([positions[layer].flatten(1)[:, chosen[layer]].float() for layer in layers], 1)  # (N, layers)
     figure, axes = grid_of(len(names), columns=5, height=1.9)
     colours = class_colours(len(names))
-    everyone = paths[spread_out(range(len(paths)), 80)]
+    fewer = 1 if len(layers) <= 4 else 2  # long ways fill a panel sooner, and a file
+    everyone = paths[spread_out(range(len(paths)), 80 // fewer)]
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
         axis.add_patch(_curves(everyone, color=SOFT, linewidth=0.4, zorder=1))
-        axis.add_patch(_curves(paths[labels == number][:lines], color=colours[number], linewidth=0.8, zorder=2))
+        axis.add_patch(
+            _curves(paths[labels == number][: lines // fewer], color=colours[number], linewidth=0.8, zorder=2)
+        )
         axis.set(title=printable(name, 18), ylim=(0, 1), yticks=(0, 0.5, 1))
         axis.set_xlim(-0.15, max(len(layers) - 1, 1) + 0.15)
         upright = len(layers) > 4 or max(map(len, layers)) > 7

@@ -49,8 +49,8 @@ def used(positions: Mapping[str, Tensor]) -> str:
     shares = {name: float((h := histogram(p, FIFTHS).double()).min() / h.sum()) for name, p in positions.items()}
     emptiest = min(shares, key=shares.__getitem__)
     return (
-        f"the emptiest fifth of all is in {_name(emptiest)} and holds {shares[emptiest]:.0%} of its positions, where "
-        "20% would be even."
+        f"the least used fifth of all is in {_name(emptiest)}, with {shares[emptiest]:.0%} of its positions instead of "
+        "20%."
     )
 
 
@@ -63,8 +63,8 @@ def telling_place(positions: Mapping[str, Tensor], labels: Tensor, classes: int)
     best = max(rights, key=rights.__getitem__)
     common = float(torch.bincount(labels).max()) / len(labels)
     return (
-        f"who knows nothing of an image but its place on one spline of {_name(best)} can name the class of "
-        f"{rights[best]:.0%}; always naming the most frequent one gives {common:.0%}."
+        f"its position on one spline of {_name(best)} is enough to name the class of an image in {rights[best]:.0%} of "
+        f"all cases; always naming the most frequent class would be right in {common:.0%}."
     )
 
 
@@ -80,7 +80,7 @@ def guessed(place: Tensor, labels: Tensor, classes: int) -> float:
 
 
 def ways(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]) -> str:
-    """Which classes take the most alike ways, and which part most; nothing for fewer than three classes."""
+    """Which classes take the most and the least similar ways; nothing for fewer than three classes."""
     seen = [c for c in range(len(classes)) if bool((labels == c).any())]
     if len(seen) < 3:
         return ""
@@ -91,7 +91,7 @@ def ways(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
         for a, b in combinations(seen, 2)
     }
     near, far = (choose(apart, key=apart.__getitem__) for choose in (min, max))
-    return f"{_both(near, classes)} take the most alike ways, {_both(far, classes)} part most."
+    return f"{_both(near, classes)} take the most similar ways, {_both(far, classes)} the most different ones."
 
 
 @torch.no_grad()
@@ -102,7 +102,7 @@ def changing(layer: SplineLayer) -> str:
     weights = layer.weights_at(places.expand(-1, *layer.position_shape)).float().flatten(1)
     mean = weights.mean(0)
     share = float((weights - mean).norm(dim=1).mean() / mean.norm().clamp(min=1e-12))
-    return f"along their curves weights differ from their mean by {share:.0%} of its size."
+    return f"along the curves, weights differ from their mean by {share:.0%} on average."
 
 
 def _both(pair: tuple[int, int], classes: Sequence[str]) -> str:

@@ -105,7 +105,7 @@ def at_the_end(
     yield Drawn(
         name="utilization",
         title="How evenly splines are used",
-        see=f"Bars near the dashed line are an even use: {findings.used(positions)}",
+        see=f"Where bars reach the dashed line, splines are used evenly: {findings.used(positions)}",
         caption="Density of positions, all splines of a layer together, in few and in many bins: few bins hide gaps "
         "that many bins show." + _some(len(positions), LAYERS),
         figure=figures.utilization(positions),
@@ -116,7 +116,7 @@ def _by_class(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence
     """Where the images of each class are."""
     yield Drawn(
         name="specialization",
-        title="Who is where",
+        title="Which class is where",
         see="A bright cell is a stretch of a spline that belongs to one class: "
         + findings.telling_place(positions, labels, len(classes)),
         caption="For each bin of a spline, the classes of the test images in it. Each layer shows the spline that "
@@ -127,7 +127,7 @@ def _by_class(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence
     yield Drawn(
         name="flow",
         title="Flow from layer to layer",
-        see="Classes whose lines bundle are treated alike, and where bundles part, the network tells them apart"
+        see="Classes whose lines run together get the same weights; where lines part, the network tells classes apart"
         + (f": {found}" if found else "."),
         caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
         + _some(len(positions), figures.STATIONS),

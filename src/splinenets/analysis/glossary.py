@@ -17,7 +17,6 @@ GLOSSARY = {
     "deciding": "Multiply-accumulates by which a layer finds an image's positions.",
     "mixing": "Multiply-accumulates by which weights are mixed from knots.",
     "applying": "Multiply-accumulates of the convolution or product itself, with the weights that were mixed.",
-    "other work": "Operations that are no multiply-accumulates: pooling, normalisation, activation.",
     "latency": "How long one image takes on this machine, with one thread.",
     "deployed": "Exported to the native runtime that ships with splinenets, as a served network would be.",
     "static": "The plain network of the same shape, whose weights are the same for all images.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..health_check import Health
 from .counts import standard_error
 from .glossary import explained
 from .observe import Observation
@@ -26,6 +27,16 @@ class Subject:
     latency: float | None = None
     deployed: float | None = None
     calm: bool = True
+
+    @property
+    def health(self) -> Health | None:
+        """Of its positions on test images; whether they were still shifting is what its epochs tell."""
+        if self.seen is None or self.seen.health is None:
+            return None
+        last = self.record.epochs[-1].layers if self.record.epochs else {}
+        moving = {name for name, layer in last.items() if layer.verdict == "shifting"}
+        layers = self.seen.health.layers
+        return Health(tuple(replace(each, verdict="shifting") if each.layer in moving else each for each in layers))
 
     @property
     def accuracy(self) -> float | None:

@@ -34,7 +34,6 @@ COSTS = {
     "projection": "deciding",
     "weights": "mixing",
     "operator": "applying",
-    "other": "other work",
 }
 
 
@@ -83,9 +82,9 @@ def _accuracy(subject: Subject) -> str:
 
 
 def _healthy(subject: Subject) -> str:
-    if subject.seen is None or subject.seen.health is None or not subject.seen.health.layers:
+    if subject.health is None or not subject.health.layers:
         return "-"
-    verdicts = [layer.verdict for layer in subject.seen.health.layers]
+    verdicts = [layer.verdict for layer in subject.health.layers]
     return f"{verdicts.count('healthy')} of {len(verdicts)}"
 
 
@@ -107,8 +106,8 @@ def _tradeoff(subjects: Sequence[Subject]) -> Iterator[Markup]:
         yield from _figure(
             figures.tradeoff(points),
             "tradeoff",
-            "Further up is more accurate, further left is cheaper; where bars overlap, one run each cannot tell who is "
-            "better.",
+            "Further up is more accurate, further left is cheaper. Where bars overlap, one run each cannot tell which "
+            "network is better.",
             "Accuracy against what one image costs. Bars are one standard error of the accuracy.",
         )
 
@@ -188,7 +187,7 @@ def of_run(number: int, subject: Subject, interactive: bool) -> Iterator[Part]:
     drawn = [*(of_observation(seen) if seen is not None else ()), *over_epochs(subject.record.epochs)]
     shown: list[Markup] = []
     if interactive:
-        guide = "Choose a layer, one of its splines and a class, and see who is where and what the weights are there."
+        guide = "Choose a layer, one of its splines and a class, and see which images are where, with which weights."
         shown.append(
             element(
                 "section",
@@ -203,23 +202,28 @@ def of_run(number: int, subject: Subject, interactive: bool) -> Iterator[Part]:
         shown += [element("h3", each.title), *picture]
     if seen is not None:
         shown += [element("h3", "What each layer costs"), *_costs(seen)]
-        if seen.health is not None and seen.health.layers:
-            shown += [element("h3", "Health of positions"), *_health(seen.health)]
+        if subject.health is not None and subject.health.layers:
+            shown += [element("h3", "Health of positions"), *_health(subject.health)]
     if shown:
         yield subject.record.title, shown
 
 
 def _costs(seen: Observation) -> Iterator[Markup]:
-    """A table without columns of nothing, and bars of the work."""
+    """A table of the layers that multiply, without columns of nothing, and bars of their work."""
     head, rows = seen.cost.rows()
-    kept = [i for i in range(len(head)) if any(row[i] not in ("0", "") for row in rows)]
-    macs = [*(layer.amounts.macs for layer in seen.cost.layers), seen.cost.macs]
+    working = [number for number, layer in enumerate(seen.cost.layers) if layer.amounts.macs]
+    shown = [rows[number] for number in [*working, -1]]
+    kept = [i for i, name in enumerate(head) if name != "other" and any(row[i] not in ("0", "") for row in shown)]
+    macs = [*(seen.cost.layers[number].amounts.macs for number in working), seen.cost.macs]
     lines = [
         [*("" if row[i] == "0" else row[i] for i in kept), _share(count / max(seen.cost.macs, 1))]
-        for row, count in zip(rows, macs, strict=True)
+        for row, count in zip(shown, macs, strict=True)
     ]
     names = [COSTS.get(head[i], head[i]) for i in kept]
-    yield element("p", explained("The bars show where the MACs of one image go."), class_="see")
+    text = "The bars show where the MACs of one image go."
+    if seen.cost.other:
+        text += f" Norms, activations and pooling add {seen.cost.other:,} operations of other kinds."
+    yield element("p", explained(text), class_="see")
     yield table([*(term(name) if name in GLOSSARY else name for name in names), "of the MACs"], lines, class_="numbers")
 
 

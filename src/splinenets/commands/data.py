@@ -7,17 +7,14 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+GET_EXAMPLES = ("splinenets data get cifar10", "splinenets data get mnist fashion-mnist --root /data")
+LIST_EXAMPLES = ("splinenets data list",)
 NAMES = "embedded, mnist, fashion-mnist, cifar10"
 ROOT = typer.Option(
     None, "--root", help="Folder of the data sets (default: $SPLINENETS_DATA, then ~/.cache/splinenets)."
 )
 
 
-@app.command(
-    epilog="Examples: [bold]splinenets data get cifar10[/bold], "
-    "[bold]splinenets data get mnist fashion-mnist --root /data[/bold]"
-)
 def get(
     names: list[str] = typer.Argument(metavar="NAME...", help=f"Any of: {NAMES}."),  # noqa: B008
     root: Path | None = ROOT,
@@ -40,7 +37,6 @@ def get(
         typer.echo(f"{name}: {path}")
 
 
-@app.command("list", epilog="Example: [bold]splinenets data list[/bold]")
 def list_(root: Path | None = ROOT) -> None:
     """Show which data sets are where. Each is verified."""
     from rich import box

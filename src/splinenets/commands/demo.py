@@ -11,7 +11,7 @@ import typer
 from ..tables import text_table
 from .train import slug
 
-EXAMPLES = "Example: [bold]splinenets demo --out runs/demo[/bold]"
+EXAMPLES = ("splinenets demo --out runs/demo",)
 
 
 def demo(

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ..exporting import Exported
 
 EXAMPLES = (
-    "Examples: [bold]splinenets export runs/demo-D5-D-R3 --to onnx[/bold], "
-    "[bold]splinenets export runs/x --to native --for latency --knots bf16 --out net.native[/bold]"
+    "splinenets export runs/demo-D5-D-R3 --to onnx",
+    "splinenets export runs/x --to native --for latency --knots bf16 --out net.native",
 )
 C = "c"  # not a file, but a folder
 CHECKED = 1_000  # test images on which an export must agree with the network

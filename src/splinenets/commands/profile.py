@@ -14,13 +14,10 @@ if TYPE_CHECKING:
     from ..costs import Cost
 
 LARGER = {"air": "air64-256-256", "lenet": "lenet128", "resnet": "resnet110"}
-EXAMPLES = """
-Examples:
-
-  splinenets profile resnet32 --model "H(5)-D-R3"
-
-  splinenets profile lenet32 --model "D(2)-D-R3" --image 1x28x28 --layers
-"""
+EXAMPLES = (
+    'splinenets profile resnet32 --model "H(5)-D-R3"',
+    'splinenets profile lenet32 --model "D(2)-D-R3" --image 1x28x28 --layers',
+)
 
 
 def profile(

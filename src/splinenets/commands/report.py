@@ -6,20 +6,20 @@ from pathlib import Path
 
 import typer
 
-REPORT_EXAMPLES = "Example: [bold]splinenets report runs/static runs/spline --out report.html[/bold]"
+REPORT_EXAMPLES = ("splinenets report runs/static runs/spline --out report.html",)
 FIGURES_EXAMPLES = (
-    "Examples: [bold]splinenets figures runs/spline --out figures[/bold], "
-    "[bold]splinenets figures runs/spline --out figures --only flow --format png[/bold]"
+    "splinenets figures runs/spline --out figures",
+    "splinenets figures runs/spline --out figures --only flow --format png",
 )
-EXPLORE_EXAMPLES = "Example: [bold]splinenets explore runs/spline --open[/bold]"
+EXPLORE_EXAMPLES = ("splinenets explore runs/spline --open",)
 ONLY = typer.Option(None, metavar="NAME", help="positions, utilization, specialization, flow, filters or health.")
 
 
 def report(
-    runs: list[Path] = typer.Argument(metavar="RUN...", help="Folders of runs; a static twin is compared."),  # noqa: B008
+    runs: list[Path] = typer.Argument(metavar="RUN...", help="Folders of runs, a static twin among them."),  # noqa: B008
     out: Path | None = typer.Option(None, help="The file to write (default: report.html in the first run)."),  # noqa: B008
 ) -> None:
-    """Write what runs did into one HTML file, with all figures, that opens without a network.
+    """Compare runs in one HTML file that holds all figures and opens without a network connection.
 
     What cannot be read of a run (a newer format, a lost checkpoint) is named in the file, and the rest is shown.
     """

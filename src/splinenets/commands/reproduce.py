@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 EXAMPLES = (
-    "Examples: [bold]splinenets reproduce mnist --scale quick[/bold], "
-    "[bold]splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'[/bold]"
+    "splinenets reproduce mnist --scale quick",
+    "splinenets reproduce cifar10-lenet --seeds 2 --only LeNet-32 --only 'D(5)*'",
 )
 NAMES = (
     "mnist, fashion-specialization, cifar10-lenet, cifar10-resnet-knots, cifar10-resnet-options, turned, regimes, "
@@ -24,7 +24,7 @@ FIGURE = typer.Option(None, metavar="FILE.svg", help="Draw accuracy against cost
 def reproduce(
     name: str = typer.Argument(metavar="NAME", help=f"One of {NAMES}."),
     scale: str = typer.Option("standard", help="quick (minutes), standard (hours on two cores) or paper."),
-    seeds: int | None = typer.Option(None, help="How many; default: as in docs/results.md."),
+    seeds: int | None = typer.Option(None, help="Number of seeds (default: as in docs/results.md)."),
     only: list[str] | None = ONLY,
     out: Path = RESULTS,
     runs: Path = RUNS,
@@ -32,8 +32,8 @@ def reproduce(
 ) -> None:
     """Train the networks of one section of the paper, and print its table.
 
-    What is done is skipped, also where another experiment trained the same network, and what was cut off goes on where
-    it stopped. Each training leaves a small result file.
+    Networks that are trained already are skipped, also those of another experiment, and interrupted trainings continue.
+    Each training leaves a small result file.
     """
     from ..reproduce import collect, draw, find, record, reuse, table, trials
     from .display import Display

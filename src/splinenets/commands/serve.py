@@ -7,18 +7,18 @@ from pathlib import Path
 import typer
 
 EXAMPLES = (
-    "Examples: [bold]splinenets serve net.native[/bold], then "
-    "[bold]curl --data-binary @shirt.png http://127.0.0.1:8643/classify[/bold]"
+    "splinenets serve net.native",
+    "curl --data-binary @shirt.png http://127.0.0.1:8643/classify",
 )
 
 
 def serve(
     file: Path = typer.Argument(metavar="FILE", help="An export of a run: .onnx, .pt2 or .native."),  # noqa: B008
-    host: str = typer.Option("127.0.0.1", help="Address to listen on; the usual one is for this machine alone."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; 127.0.0.1 is this machine alone."),
     port: int = typer.Option(8643, min=0, max=65535, help="Port; 0 takes any that is free."),
     threads: int = typer.Option(1, min=1, help="Threads that compute."),
 ) -> None:
-    """Answer pictures with classes over HTTP, those of several callers together. Ctrl-C ends it."""
+    """Classify pictures that are sent over HTTP, those of several callers together. Ctrl-C ends it."""
     from ..exporting import load_export
     from ..serving import Server
 

@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from ..training import Recipe
 
 TRAIN_EXAMPLES = (
-    "Examples: [bold]splinenets train demo[/bold], "
-    "[bold]splinenets train folder:pictures --show[/bold], "
-    "[bold]splinenets train labels.csv[/bold], "
-    "[bold]splinenets train folder:pictures --set network=torchvision:resnet18 --from weights.safetensors[/bold], "
-    "[bold]splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static[/bold], "
-    "[bold]torchrun --nproc-per-node 2 -m splinenets train demo[/bold]"
+    "splinenets train demo",
+    "splinenets train folder:pictures --show",
+    "splinenets train labels.csv",
+    "splinenets train folder:pictures --set network=torchvision:resnet18 --from weights.safetensors",
+    "splinenets train cifar10-lenet --model static --set epochs=5 --out runs/static",
+    "torchrun --nproc-per-node 2 -m splinenets train demo",
 )
-EVALUATE_EXAMPLES = (
-    "Examples: [bold]splinenets evaluate runs/demo-D5-D-R3[/bold], "
-    "[bold]splinenets evaluate runs/demo-D5-D-R3/latency.onnx[/bold]"
-)
+EVALUATE_EXAMPLES = ("splinenets evaluate runs/demo-D5-D-R3", "splinenets evaluate runs/demo-D5-D-R3/latency.onnx")
 SET = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe; may be given several times.")
 TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or another that Accelerate knows.")
 
@@ -40,27 +37,31 @@ def train(
     ),
     model: str | None = typer.Option(None, help='A spec such as "H(5)-D-R3", or static for the plain twin.'),
     weights: str | None = typer.Option(
-        None, "--from", metavar="FILE", help="Weights for the plain network: .safetensors, by torch.save, or a run."
+        None,
+        "--from",
+        metavar="FILE",
+        help="Weights for the plain network: a .safetensors file, a file of torch.save, or a run.",
     ),
     twin: bool | None = typer.Option(
-        None, "--twin/--no-twin", help="Train the static twin too, and compare.  [default: with --from]"
+        None, "--twin/--no-twin", help="Train the static twin too, and compare them (default: with --from)."
     ),
     out: Path | None = typer.Option(None, help="Folder of the run (default: runs/RECIPE-MODEL)."),  # noqa: B008
     schedule: str = typer.Option("fast", help="One of the recipe's schedules."),
     settings: list[str] | None = SET,
     seed: int | None = typer.Option(None, help="Decides first weights, order, augmentation and dropout."),
-    resume: bool = typer.Option(False, "--resume", help="Go on from the last good checkpoint, if there is one."),
+    resume: bool = typer.Option(False, "--resume", help="Continue from the last good checkpoint, if there is one."),
     tracker: list[str] | None = TRACKERS,
     figures_every: int | None = typer.Option(
         None, min=1, metavar="N", help="Draw figures for TensorBoard after every N epochs and the last."
     ),
-    show: bool = typer.Option(False, "--show", help="Print the recipe as it would be trained, and why, and stop."),
+    show: bool = typer.Option(False, "--show", help="Print the recipe and the reasons for its choices, and stop."),
 ) -> None:
     """Train a network by a recipe, or on images of your own.
 
-    For a folder or a CSV file of images everything that you do not set is chosen to fit them. Ctrl-C and SIGTERM save
-    and stop; the exit code is then 130 or 143, and --resume goes on, to the same bits. Wrong input ends with 2, a loss
-    that is not finite with 3. docs/training.md has more.
+    For a folder or a CSV file of images, whatever you do not set is chosen to fit them; --show prints the choices.
+
+    Ctrl-C and SIGTERM save and stop, and --resume continues to exactly the same result. Exit codes: 2 if something is
+    wrong with the input, 3 if the loss is not finite, 130 or 143 if stopped. docs/training.md has more.
     """
     from ..training import Run, draft_recipe
 

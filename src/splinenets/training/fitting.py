@@ -29,7 +29,7 @@ BATCHES = (16, 128)
 MANY_BATCH = 32  # images a step at most, where classes are many
 EPOCHS = (10, 60)
 STEPS = 30  # for each class
-BY_HEART = "few images are soon learned by heart"
+BY_HEART = "few images are easily memorised"
 FIRST = "the first convolution finds edges, which are the same in all images"
 
 
@@ -146,23 +146,23 @@ class Fitting:
     def network(self, seen: Survey) -> None:
         """Which network, and with which splines."""
         if seen.images >= FEW:
-            self.choose("network", "resnet", f"{seen.images:,} images, ResNet from {FEW:,} on")
+            self.choose("network", "resnet", f"{seen.images:,} images: a ResNet from {FEW:,} on")
         elif seen.classes > MANY:
-            reason = f"{seen.images:,} images, below {FEW:,}, of more than {MANY} classes: small, with batch norms"
+            reason = f"{seen.images:,} images, below {FEW:,}, but more than {MANY} classes: small, with batch norms"
             self.choose("network", "air", reason)
         else:
-            reason = f"{seen.images:,} images, below {FEW:,}, of at most {MANY} classes: small"
+            reason = f"{seen.images:,} images, below {FEW:,}, and at most {MANY} classes: small"
             self.choose("network", "lenet", reason)
         width = 16 if seen.images < VERY_FEW else 32
-        reason = f"{seen.images:,} images, 16 filters below {VERY_FEW:,} and 32 above"
+        reason = f"{seen.images:,} images: 16 filters below {VERY_FEW:,}, 32 above"
         if self.recipe.network == "lenet":
             self.choose("width", width, reason)
             self.choose("dropout", 0.3, BY_HEART)
         elif self.recipe.network == "air":
             self.choose("widths", (width, 2 * width, 2 * width), reason)
         elif self.recipe.network == "resnet":
-            self.choose("depth", 20, "the smallest that is usual")
-        self.choose("model", SPECS.get(self.recipe.network, "D(5)-C-R3"), f"what does well in {self.recipe.network}")
+            self.choose("depth", 20, "the smallest usual depth")
+        self.choose("model", SPECS.get(self.recipe.network, "D(5)-C-R3"), f"does well in {self.recipe.network}")
 
     def images(self, seen: Survey) -> None:
         """Their size, and how they are distorted."""
@@ -173,14 +173,14 @@ class Fitting:
         if seen.channels == 1:
             self.choose("augment", "affine-elastic", "grey images may be writing, which must not be mirrored")
         else:
-            self.choose("augment", "affine-flip", "things in colour images are as good mirrored, moved and turned")
+            self.choose("augment", "affine-flip", "things in colour images may be mirrored, moved and turned")
         self.choose("calibrate", min(seen.images, 2_500), "images are distorted in training and not afterwards")
 
     def steps(self, seen: Survey) -> None:
         """How many images a step, how many steps, and how large ones."""
         low, high = BATCHES if seen.classes <= MANY else (BATCHES[0], MANY_BATCH)
         batch = min(max(2 ** round(math.log2(seen.images / 24)), low), high, max(seen.images // 2, 1))
-        reason = f"{seen.images:,} images in about 24 steps, but {low} to {high} a step and at most half of them"
+        reason = f"about 24 steps an epoch, of {low} to {high} images and at most half of all"
         self.choose("batch", batch, reason)
         if is_uneven(seen.counts):
             few, many = seen.counts
@@ -189,7 +189,7 @@ class Fitting:
         least, most = EPOCHS
         for_classes = STEPS * seen.classes / math.ceil(seen.images / self.recipe.batch)
         epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), math.ceil(for_classes), least), most)
-        reason = f"the fewer images the more, and {STEPS} steps for each class, but {least} to {most}"
+        reason = f"more for fewer images, at least {STEPS} steps for each class, but {least} to {most}"
         self.choose("epochs", epochs, reason)
         if self.recipe.network == "air":
             self.choose("optimizer", "adamw", "many classes are learned in fewer steps than by sgd")
@@ -198,7 +198,11 @@ class Fitting:
         if self.recipe.weights:
             self.choose("learning_rate", rate / 10, "given weights are only to be adapted")
         else:
-            self.choose("learning_rate", rate, f"with clip, safe for {self.recipe.network} and {self.recipe.optimizer}")
+            self.choose(
+                "learning_rate",
+                rate,
+                f"safe for {self.recipe.network} with {self.recipe.optimizer} and clipped gradients",
+            )
         self.choose("anneal", "one-cycle", "the learning rate falls to 0 however few the steps")
         self.choose("clip", 1.0, "no single step may be so large that training breaks down")
         self.choose("weight_decay", 0.05 if adaptive else 5e-4, BY_HEART)
