@@ -27,8 +27,9 @@ import torch
 import splinenets as sn
 from benchmarks import labels
 from benchmarks.animations import COLOURS, number, sheet, words
+from benchmarks.claims import results_of
 from benchmarks.timing import RESULTS, about, interleaved, markdown, write
-from splinenets.reproduce import EXPERIMENTS, Row, collect
+from splinenets.reproduce import EXPERIMENTS, Row
 from splinenets.reproduce.experiments import recipe_of
 from splinenets.reproduce.outcome import Found, spread
 from splinenets.training.build import build_network, load_task
@@ -167,7 +168,7 @@ def main() -> None:
 def points(name: str) -> list[Point]:
     """The networks of an experiment that were both trained and timed."""
     timed = json.loads(FILE.read_bytes())["seconds"]
-    found = collect(name, RESULTS / "reproduce", "standard")
+    found = results_of(name)
     return [
         Point(
             row=row,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from statistics import mean
 
-from benchmarks.timing import RESULTS, markdown
-from splinenets.reproduce import EXPERIMENTS, collect
+from benchmarks.claims import results_of
+from benchmarks.timing import markdown
+from splinenets.reproduce import EXPERIMENTS
 from splinenets.reproduce.experiments import SECTORS
 from splinenets.reproduce.outcome import Found, spread
 
@@ -15,7 +16,7 @@ ALL = f"{len(SECTORS)} networks LeNet-4, one for each {360 // len(SECTORS)} degr
 
 def turned() -> str:
     """Accuracy and cost, a line for each network; those for a few angles share one."""
-    found = collect("turned", RESULTS / "reproduce", "standard")
+    found = results_of("turned")
     own = next(iter(found["LeNet-4, told by a curve"].values())).macs
     lines = [
         _line(row.name, found[row.name], own)

@@ -1,3 +1,4 @@
+import gc
 import os
 
 import pytest
@@ -10,6 +11,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the processes that tests sta
 def one_thread():
     """Small problems, and several test processes side by side."""
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish():
+    """What was imported stays, so the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -174,11 +174,11 @@ def test_layers_that_cannot_be_exported_are_named(layer, to, complaint, tmp_path
 
 def test_an_export_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     net, some = network("lenet4", "D(3)-D-R3")
-    (tmp_path / "net.onnx").write_text("what was there before")
+    (tmp_path / "net.native").write_text("what was there before")
     monkeypatch.setattr(exporting, "deploy", lambda net, *args, **kwargs: sn.deploy(sn.collapse(net), *args))
     with pytest.raises(ValueError, match="the export differs from the network by"):
-        sn.export(net, some, tmp_path / "net.onnx")
-    assert (tmp_path / "net.onnx").read_text() == "what was there before"
+        sn.export(net, some, tmp_path / "net.native")
+    assert (tmp_path / "net.native").read_text() == "what was there before"
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -314,8 +314,10 @@ def test_rounding_errors_of_the_networks_own_are_no_reason_to_refuse(tmp_path):
     assert 1e-4 < made.metadata["difference"] < exporting.NOISE * noise
 
 
-@pytest.mark.parametrize("network_of", [noisy_network, lambda: network("lenet4", "D(3)-D-R3")[0]])
-def test_real_errors_are(network_of, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("network_of", "to"), [(noisy_network, "onnx"), (lambda: network("lenet4", "D(3)-D-R3")[0], "native")]
+)
+def test_real_errors_are(network_of, to, tmp_path, monkeypatch):
     """A weight that is off by a hundredth in the file, beside noise or not."""
     net = network_of()
 
@@ -330,7 +332,7 @@ def test_real_errors_are(network_of, tmp_path, monkeypatch):
         r"by 0\.\d+, more than .* \(the network in float32 differs from itself in float64 by .*, of which 8 times"
     )
     with pytest.raises(ValueError, match=complaint):
-        sn.export(net, images()[:8], tmp_path / "net.onnx")
+        sn.export(net, images()[:8], tmp_path / f"net.{to}")
 
 
 def test_a_blank_example_is_not_all_that_is_compared(tmp_path, monkeypatch):
@@ -345,7 +347,7 @@ def test_a_blank_example_is_not_all_that_is_compared(tmp_path, monkeypatch):
 
     monkeypatch.setattr(exporting, "deploy", deploy)
     with pytest.raises(ValueError, match="the export differs from the network"):
-        sn.export(net, torch.zeros(1, 1, 28, 28), tmp_path / "net.onnx")
+        sn.export(net, torch.zeros(1, 1, 28, 28), tmp_path / "net.native")
 
 
 class Grid(nn.Module):
@@ -374,11 +376,11 @@ def test_position_codes_that_are_made_on_the_fly(to, purpose, tmp_path):
         sn.export(net, images()[:4], tmp_path / f"net.{to}", purpose=purpose)
 
 
-@pytest.mark.parametrize("knots", ["bf16", "int8"])
-def test_rounded_knots_are_compared_with_the_network_in_float32(knots, tmp_path):
+@pytest.mark.parametrize(("knots", "to"), [("bf16", "onnx"), ("int8", "native"), slow("int8", "onnx")])
+def test_rounded_knots_are_compared_with_the_network_in_float32(knots, to, tmp_path):
     net, some = network("lenet4", "D(4)-C-R3")
     labels = torch.arange(len(some)) % 10
-    made = sn.export(net, some, tmp_path / "net.onnx", knots=knots, labels=labels)
+    made = sn.export(net, some, tmp_path / f"net.{to}", knots=knots, labels=labels)
     with torch.no_grad():
         expected, found = net(some), made(some)
         rounded = sn.deploy(net, some, knots=knots)(some)

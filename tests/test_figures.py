@@ -233,15 +233,15 @@ def test_a_figure_is_the_same_file_every_time():
 @pytest.mark.parametrize("spec", ["D(5)-C-R3", "D(2)-C-R4", "D(12)-C-R3 degree=3 dims=2", "D(2)-C-R4 degree=0"])
 def test_filters_of_every_kind_of_layer(net, example, spec):
     layer = net(spec)
-    figure = figures.filters_along(layer, "layer")
-    if spec == "D(5)-C-R3":
+    if spec == "D(5)-C-R3" or isinstance(layer, sn.SplineConv1d):  # each kind of layer once, and each spec
+        figure = figures.filters_along(layer, "layer")
+        assert len(figure.axes) == 9 * min(layer.splines, 4) + 1
         assert to_png(figure, dpi=40).startswith(b"\x89PNG")
     # what is shown is what a sample there receives
     shown = view(layer, 0)
     place = torch.full((1, *layer.position_shape), 0.25)
     expected = shown.of(layer.weights_at(place)).detach()
     torch.testing.assert_close(along(layer, shown, torch.tensor([0.25])), expected)
-    assert len(figure.axes) == 9 * min(layer.splines, 4) + 1
     assert layer(torch.randn(example)).shape[0] == 4
 
 

@@ -350,17 +350,6 @@ def test_the_same_network_gives_the_same_file():
     assert first == second
 
 
-def test_importing_needs_no_numpy():
-    code = (
-        "import sys, splinenets.exporting; "
-        "mine = {n: vars(m) for n, m in sys.modules.items() if n.startswith('splinenets.exporting')}; "
-        "print([n for n, names in mine.items() if {'np', 'numpy', 'NDArray'} & names.keys()], "
-        "[n for n in ('splinenets.exporting.native', 'safetensors', 'onnx') if n in sys.modules], len(mine) > 3)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[] [] True"
-
-
 # layers that networks in use have, beside those of ResNets: grouped, activated, normalised, cut and put together
 class Calls(nn.Module):
     def __init__(self, call, *parts):

@@ -1,8 +1,10 @@
 """Two processes with half the batch each give the loss and the gradient of one with all of it."""
 
-import pytest
+import itertools
+
 import torch
 import torch.distributed as dist
+from tests.helpers.runs import fork, outcome
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
@@ -62,18 +64,14 @@ def rank(number, folder):
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(rank, (folder,), nprocs=2)
-    return [torch.load(folder / f"rank{number}.pt", weights_only=True) for number in range(2)]
-
-
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("i", range(len(CASES)))
-def test_two_ranks_equal_one(ranks, share, i):
-    net = network()
-    expected = answers(net, CASES[i], 0, 20, net)
-    assert any(g.abs().max() > 1e-4 for name, g in expected.items() if ".projection." in name)
-    for result in ranks:
-        assert_close(result[f"{share}/{i}"], expected, rtol=1e-10, atol=1e-10)
+def test_two_ranks_equal_one(tmp_path):
+    children = [fork(lambda number=number: rank(number, tmp_path)) for number in range(2)]
+    assert [outcome(child) for child in children] == [0, 0]
+    ranks = [torch.load(tmp_path / f"rank{number}.pt", weights_only=True) for number in range(2)]
+    for i, case in enumerate(CASES):
+        net = network()
+        expected = answers(net, case, 0, 20, net)
+        assert any(g.abs().max() > 1e-4 for name, g in expected.items() if ".projection." in name)
+        for share, result in itertools.product(SHARES, ranks):
+            found = result[f"{share}/{i}"]
+            assert_close(found, expected, rtol=1e-10, atol=1e-10, msg=lambda m, c=(case, share): f"{c}: {m}")

@@ -26,7 +26,7 @@ from ..analysis.style import (
 from ..analysis.text import printable
 from ..files import replacing
 from ..training.recipe import STATIC
-from .experiments import Experiment, Row, find, recipe_of
+from .experiments import Experiment, find, recipe_of
 from .record import Result, holds, read_result
 
 if TYPE_CHECKING:
@@ -48,16 +48,12 @@ def collect(name: str, folder: Path, scale: str) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for row in experiment.rows:
         mine = [result for file, result in results.items() if file == own / f"{row.slug}-seed{result.seed}.json"]
-        shared = [result for result in others if _is_of(experiment, row, scale, result)]
+        alike = [each for each in others if each.recipe.get("model") == row.settings["model"]]  # which is cheap to see
+        recipes = {seed: recipe_of(experiment, row, scale, seed) for seed in {each.seed for each in alike}}
+        shared = [each for each in alike if holds(recipes[each.seed], each, row.name)]
         by_seed = {result.seed: result for result in (*shared, *mine)}
         found[row.name] = dict(sorted(by_seed.items()))
     return found
-
-
-def _is_of(experiment: Experiment, row: Row, scale: str, result: Result) -> bool:
-    if result.recipe.get("model") != row.settings["model"]:  # far the most, and cheap to see
-        return False
-    return holds(recipe_of(experiment, row, scale, result.seed), result, row.name)
 
 
 def table(experiment: Experiment, results: Mapping[str, Found]) -> str:

@@ -65,10 +65,11 @@ function show(answer, second) {
   find("label").textContent = named(state.image);
   find("label-other").textContent = state.other ? named(state.other) : "";
   const steered = isSteered();
-  showVerdict(answer, steered);
+  showVerdict(answer, second, steered);
   find("chances").replaceChildren(...order(answer).map((c) => chance(c, answer, second, steered)));
   const marks = steered ? `; the thin marks: ${Object.keys(state.chosen).length ? "before you moved it" : "if it were told the truth"}` : "";
-  find("speed").textContent = `answered in ${answer.milliseconds.toFixed(0)} ms${marks}`;
+  const paler = second ? "; the paler bars: the second image" : "";
+  find("speed").textContent = `answered in ${answer.milliseconds.toFixed(0)} ms${marks}${paler}`;
   find("release").disabled = !Object.keys(state.chosen).length;
   showFilters(answer, second);
   find("near").hidden = !answer.neighbours.length;
@@ -94,14 +95,17 @@ function named(image) {
   return label === null ? "your image" : `true class: ${about.classes[label]}`;
 }
 
-function showVerdict(answer, steered) {
+function showVerdict(answer, second, steered) {
   const best = likeliest(answer.chances), own = likeliest(answer.own_chances), label = truth(state.image);
   const said = make("b", {}, about.classes[best]);
   said.style.setProperty("--of", about.colours[best]);
   const rest = label === null ? "" : best === label ? ", which is right" : `, but it is ${about.classes[label]}`;
   const before = steered && own !== best ? ` Before: ${about.classes[own]}.` : "";
-  find("verdict").replaceChildren("It says ", said, ` ${(100 * answer.chances[best]).toFixed(0)}%${rest}.${before}`);
+  const other = second ? ` The second: ${about.classes[likeliest(second.chances)]} ${percent(Math.max(...second.chances))}.` : "";
+  find("verdict").replaceChildren("It says ", said, ` ${percent(answer.chances[best])}${rest}.${before}${other}`);
 }
+
+const percent = (share) => `${(100 * share).toFixed(0)}%`;
 
 function chance(c, answer, second, steered) {
   const parts = [make("i")];
@@ -182,7 +186,7 @@ function describe() {
       `Move the ${condition.name}: the picture changes, the network is told so, and its filters move along their curves. ` +
       "Then tell it something else than what was done to the picture, and see the answer get worse."
     : "Every layer of this network keeps its weights on a curve instead of in one place. " +
-      "Each image chooses a position on every curve, and is seen through the weights that lie there. " +
+      "Each image chooses a position on every curve, and is computed with the weights that lie there. " +
       "Drag a dot to send the image elsewhere, and see what the network answers with those weights.";
   find("hint").textContent =
     "From top to bottom: the image, a row for the curve of each layer, and the answer. Drag a dot along its curve. " +

@@ -177,7 +177,7 @@ function standing(layer, answer) {
 // the weights that the image gets, above its dot
 function showLens(layer, at, { values, rows }, colour) {
   layer.lens.replaceChildren(picture(values, rows));
-  layer.lens.style.left = `${across(layer, at) - layer.left + 12}px`;
+  layer.lens.style.left = `${Math.max(across(layer, at) - layer.left + 12, 24)}px`;
   layer.lens.style.borderColor = colour;
 }
 

@@ -6,7 +6,7 @@ const WAY = { where: "flow", text: () => "The picture's way, from top to bottom:
 const CHOSEN = [
   SEEING, WAY,
   { where: "flow", act: dragToAnother, text: () => "Now the dot moves by hand: all filters of the layer slide along their curves, and with other weights the network gives another answer. The ring marks where the picture itself went." },
-  { where: "apart", act: showSecond, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two are seen through different weights. Swap one layer's weights, or send the first along the second's whole way, and watch the answer." },
+  { where: "apart", act: showSecond, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two get different weights. Swap one layer's weights, or send the first along the second's whole way, and watch the answer." },
 ];
 const TOLD = [
   SEEING,
