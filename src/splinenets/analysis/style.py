@@ -188,7 +188,7 @@ def accuracy_axes(height: float, costs: Sequence[str]) -> tuple[Figure, list[Axe
     """A figure of test accuracies in percent, with a panel for each kind of cost."""
     figure = empty_figure(height)
     axes = figure.subplots(1, len(costs), sharey=True, squeeze=False).flatten().tolist()
-    figure.get_layout_engine().set(wspace=0.08)
+    figure.set_layout_engine("constrained", wspace=0.08)
     for axis, cost in zip(axes, costs, strict=True):
         axis.set_xlabel(cost)
         axis.grid(axis="y", color=PALE)

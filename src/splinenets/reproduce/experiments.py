@@ -167,9 +167,9 @@ def _rivals(name: str, host: str, **settings: Any) -> tuple[Row, ...]:
     )
 
 
-THREE = {"data": "mnist+fashion-mnist+cifar10", "condition": "", "epochs": 6}
+THREE: dict[str, Any] = {"data": "mnist+fashion-mnist+cifar10", "condition": "", "epochs": 6}
 # as in the recipe cifar10-air, but for augmentation: a mirrored digit is none
-THIN_AIR = {
+THIN_AIR: dict[str, Any] = {
     **{"network": "air", "widths": (8, 16, 16), "plain": ("whitening",), "anneal": "triangular", "warmup": 0.2},
     **{"optimizer": "nesterov", "learning_rate": 0.3, "weight_decay": 5e-4, "clip": 1.0, "label_smoothing": 0.2},
 }
