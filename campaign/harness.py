@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -32,6 +33,17 @@ from splinenets.kernels.build import library
 GIGABYTE = 1 << 30
 CHUNK = 50  # cases that are generated together: trial 250 is the same whether 300 or 3,000 are asked for
 LONGEST = 400  # letters of a reason
+LONGEST_NAP = 1.0  # seconds between two looks at a child; if there are more, this process was stopped itself
+# what torch and this package import when they are first asked for something, hundreds of modules: once, and not in each
+# trial
+LATE = (
+    "splinenets.interface",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.utils.data",
+    "sympy",
+    "encodings.idna",
+)
 
 
 class Skipped(Exception):
@@ -178,9 +190,11 @@ def reason(work: Callable[[], None]) -> str:
 
 def wait(child: int, seconds: float) -> int | None:
     """The exit code of a child, negative if a signal ended it; None if it took too long. What it started ends too."""
-    end, pause, waiting = time.monotonic() + seconds, 0.002, os.WEXITED | os.WNOHANG | os.WNOWAIT
-    while not (ended := os.waitid(os.P_PID, child, waiting)) and time.monotonic() < end:
+    now, pause, waiting = time.monotonic(), 0.002, os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while not (ended := os.waitid(os.P_PID, child, waiting)) and seconds > 0:
         time.sleep(pause)
+        before, now = now, time.monotonic()
+        seconds -= min(now - before, LONGEST_NAP)  # while both were stopped, nothing was hanging
         pause = min(2 * pause, 0.05)
     with suppress(ProcessLookupError):  # it is still there, if dead, so its group cannot be anybody else's
         os.killpg(child, signal.SIGKILL)
@@ -261,6 +275,8 @@ def plan(kinds: Mapping[str, Kind], trials: int | None) -> list[tuple[str, int]]
 
 def warm_up() -> None:
     """Do once, in the process that trials are forked from, what each of them would do first."""
+    for name in LATE:
+        import_module(name)
     library()  # compiled now and not within the time of a trial
     for words in (["train", "demo", "--show"], ["train", "nowhere"]):  # the command line imports what it needs late
         call(*words)

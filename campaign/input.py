@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +67,13 @@ def prepare(shared: Path) -> None:
     subjects.train_small(shared / "run", "D(3)-D-R3", width=2, batch=100, images=600)
 
 
-def command_line(trial: Trial) -> None:
+def start(*words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and error of a command line in a process of its own, as a shell starts it."""
+    done = subprocess.run([sys.executable, "-m", "splinenets", *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def command_line(call: Callable[..., tuple[int, str, str]], trial: Trial) -> None:
     """Exit code 0, or 2 and a sentence."""
     line = [word.replace("{run}", str(trial.shared / "run")) for word in trial.case]
     code, _, err = call(*line)
@@ -158,7 +167,8 @@ def called(function: Callable[..., Any], twin: Callable[..., Any] | None) -> Cal
 
 
 KINDS = {
-    "command lines": Kind(run=command_line, trials=1500, seconds=60, cases=command_lines()),
+    "command lines": Kind(run=partial(command_line, call), trials=1500, seconds=60, cases=command_lines()),
+    "command lines, started": Kind(run=partial(command_line, start), trials=50, seconds=120, cases=command_lines()),
     "recipe files": Kind(run=recipe_file, trials=800, seconds=20, cases=toml | nested.map(str)),
     "trainings": Kind(run=training, trials=200, seconds=60, cases=quick),
     "specs": Kind(run=spec, trials=1000, seconds=20, memory=2 << 30, cases=specs),

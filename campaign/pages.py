@@ -21,6 +21,7 @@ from PIL import Image
 from tests.helpers import subjects
 
 import splinenets as sn
+from campaign.damage import DAMAGES
 from campaign.harness import Kind, Trial
 from splinenets.analysis.explorer import Explorer
 from splinenets.analysis.server import HEADERS, LARGEST, Server
@@ -193,8 +194,6 @@ def broken_bodies(trial: Trial) -> None:
 
 def uploads(trial: Trial) -> None:
     """Damaged pictures, and files that are none."""
-    from campaign.damage import DAMAGES
-
     with serving() as server:
         for _ in range(10):
             content = picture(trial.dice)

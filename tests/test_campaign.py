@@ -1,5 +1,6 @@
 """The campaign's harness tells what holds from what does not; and, slowly, a cut of the campaign itself."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -63,6 +64,12 @@ def test_a_trial_holds_or_says_why_not(run, held, why, tmp_path):
     found = tried(run, tmp_path, seconds=0.5 if run is endless else 60, memory=1 << 28)
     assert found.held is held
     assert why in found.why
+
+
+def test_time_in_which_a_campaign_was_stopped_itself_is_not_counted(tmp_path, monkeypatch):
+    clock = itertools.count(step=1000)  # as after a pause between any two looks at it
+    monkeypatch.setattr(harness.time, "monotonic", lambda: next(clock))
+    assert tried(lambda trial: None, tmp_path, seconds=600).held
 
 
 def test_what_a_trial_leaves_running_is_ended(tmp_path):
