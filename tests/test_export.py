@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,19 @@ def test_files_that_are_something_else(to, tmp_path):
     for content in (b"", b"something else", bytes(5000)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"net\.\w+ is damaged or not an export of this package"):
+            sn.load_export(path)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_no_change_of_a_file_passes_unnoticed(to, tmp_path):
+    """Anywhere in its middle are weights, which no runtime looks at twice."""
+    net, some = network("lenet2", "D(3)-D-R3")
+    path, dice = tmp_path / f"net.{to}", random.Random(0)
+    sn.export(net, some, path)
+    content = path.read_bytes()
+    for place in [dice.randrange(len(content)) for _ in range(40)] + [len(content) - 1]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="is damaged or not an export of this package"):
             sn.load_export(path)
 
 

@@ -111,6 +111,14 @@ def test_wrong_input_is_one_sentence(arguments, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_recipe_with_a_number_that_python_does_not_read(tmp_path):
+    path = tmp_path / "long.toml"
+    path.write_text(f"bins = {'9' * 10_000}")
+    code, _, err = call("train", path, "--show")
+    assert code == 2
+    assert err.startswith(f"splinenets: {path} is not a TOML file: ")
+
+
 def test_a_recipe_that_is_nested_too_deeply(tmp_path):
     path = tmp_path / "deep.toml"
     path.write_text("drops = " + "[" * 100_000)

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+import tempfile
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -13,9 +14,11 @@ from tests.helpers.commands import call, refused
 from tests.helpers.marks import slow
 from tests.helpers.subjects import HOSTILE
 
-from splinenets.analysis import report, result, sections
+import splinenets as sn
+from splinenets.analysis import observe, report, result, sections
 from splinenets.analysis.glossary import GLOSSARY, explained
 from splinenets.analysis.text import data_block, element, escape, printable
+from splinenets.data import load
 from splinenets.files import read_sealed, write_sealed
 
 SMALL = b'<svg xmlns="http://www.w3.org/2000/svg"><defs></defs></svg>'
@@ -165,6 +168,13 @@ def test_a_busy_machine_is_named(monkeypatch):
 COMPARED = result.Comparison(
     own="a", twin="b", accuracies=(0.91, 0.90), samples=1000, costs=[("MACs", 115, 100, ""), ("latency", 28, 10, " ms")]
 )
+
+
+def test_no_room_for_temporary_files(tmp_path, monkeypatch):
+    """Then a report says nothing of latency in the native runtime; it is written all the same."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    task = subjects.task_of(load("embedded").test.images[:10])
+    assert observe.deployed(sn.convert(sn.models.lenet(2), "D(3)-D-R3", example=task.example()), task) is None
 
 
 def test_the_result_in_words_and_numbers(monkeypatch):

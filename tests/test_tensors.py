@@ -135,10 +135,12 @@ def test_statistics_of_another_size_are_not_read_beyond_their_end():
         torch.testing.assert_close(found, net(x))
 
 
-def test_an_image_without_a_place_is_refused_as_torch_refuses_it():
-    for strategy in ("auto", "grouped", "bank"):
-        with sn.strategy(strategy), pytest.raises(ValueError, match=r"does not fit into an input of size \(0, 5\)"):
-            sn.SplineConv2d(3, 4, 1, padding=1)(torch.randn(2, 3, 0, 5))
+@pytest.mark.parametrize("strategy", ["auto", "single", "grouped", "unfold", "bank", "fused"])
+@pytest.mark.parametrize(("kernel", "size"), [(1, (0, 5)), (6, (3, 5))])
+def test_an_image_that_is_too_small_is_refused_as_torch_refuses_it(strategy, kernel, size):
+    message = rf"does not fit into an input of size \({size[0]}, 5\)"
+    with sn.strategy(strategy), pytest.raises(ValueError, match=message):
+        sn.SplineConv2d(3, 4, kernel, padding=1)(torch.randn(2, 3, *size))
 
 
 def test_a_batch_of_another_size_than_it_is_steered_for():

@@ -76,11 +76,11 @@ def travel(net: nn.Module, task: Task, split: Split, most: int = LOOKED_AT) -> t
 
 def deployed(net: nn.Module, task: Task) -> Exported | None:
     """The network in the native runtime, one image at a time; None where that cannot be had."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
             return export(net, task.example(CHECKED), Path(folder) / "net.native")
-        except ValueError:  # there is no compiler here, or an operation that the runtime does not know
-            return None
+    except (OSError, ValueError):  # no room, no compiler, or an operation that the runtime does not know
+        return None
 
 
 class Latencies(list[float]):

@@ -17,7 +17,7 @@ from ..deployment import deploy
 from ..files import replacing
 from ..layers import SplineLayer
 from .capture import IMAGES, LOGITS, Inputs, conditions_of, naming_layers
-from .formats import Exported, runtime_of
+from .formats import VERSION, Exported, runtime_of
 
 PURPOSES = {"latency": False, "throughput": True}  # whether a batch of any size can be asked for
 BATCHES = (1, 2, 3, 17, 64)
@@ -71,7 +71,7 @@ def export(
     deployed = deploy(net, batch.arguments(), knots=knots)
     described = {
         **(metadata or {}),
-        "splinenets": 1,
+        "splinenets": VERSION,
         "purpose": purpose,
         "knots": knots,
         "input": list(batch.images.shape[1:]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from ..kernels import Unavailable
 from .capture import Inputs, Obstacles
 
 KEY = "splinenets"  # of our metadata, beside others' in the same file
+VERSION = 2  # of that metadata; files of version 1 had no seal unless they were native
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,18 @@ class Exported:
     def conditions(self) -> Conditions:
         """What the network is told."""
         return Conditions.from_description(self.metadata.get("conditions", {}))
+
+
+def seal(body: bytes, tail: Callable[[str], bytes]) -> bytes:
+    """A file that ends with its digest; ``tail`` makes of a SHA-256 what its format allows to stand there."""
+    return body + tail(hashlib.sha256(body).hexdigest())
+
+
+def check_seal(content: bytes, tail: Callable[[str], bytes], old: bool) -> None:
+    """Refuse what does not end with its digest, before a runtime sees it; but ``old`` files had none."""
+    body = content[: -len(tail("0" * 64))]
+    if seal(body, tail) != content and not old:
+        raise ValueError("its content does not have the SHA-256 that stands behind it")
 
 
 class NewerFile(ValueError):

@@ -20,7 +20,7 @@ from ..operators import Convolution
 from ..projection import FoldedProjection
 from ..storage import stored
 from .capture import LAYER, LOGITS, PLACE, Capture, Inputs, Obstacles, capture, folded_projection, matching
-from .formats import KEY, Exported
+from .formats import KEY, Exported, check_seal, seal
 from .ramps import ramps
 
 OPSET = 18
@@ -38,11 +38,19 @@ def dump(net: nn.Module, example: Inputs, any_batch: bool, metadata: str, obstac
     captured = capture(net, example[:1], any_batch=any_batch, obstacles=obstacles)
     model = onnx_model(captured, any_batch=any_batch)
     model.metadata_props.add(key=KEY, value=metadata)
-    return model.SerializeToString()
+    return seal(model.SerializeToString(), tail)
+
+
+def tail(digest: str) -> bytes:
+    """One more property: messages of protobuf that stand one behind the other are read as one."""
+    last = onnx.ModelProto()
+    last.metadata_props.add(key=f"{KEY}.sha256", value=digest)
+    return last.SerializeToString()
 
 
 def load(content: bytes, threads: int) -> Exported:
     """An ONNX model in ONNX Runtime."""
+    check_seal(content, tail, old=b'"splinenets": 1' in content)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

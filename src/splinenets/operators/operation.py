@@ -55,6 +55,7 @@ class Convolution(NamedTuple):
     def unfolded(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
         """A weight for each sample: the patch around every place is laid out, then one batch of matrix products."""
         samples, filters, fan_in = weights.shape
+        self.output_size(x.shape[2:])  # or it says that the kernel does not fit
         patches = self._patches(x).reshape(samples * self.groups, fan_in, -1).to(weights.dtype)
         y = weights.reshape(samples * self.groups, -1, fan_in) @ patches
         return self.restore(y.reshape(samples, filters, -1), x, bias)

@@ -123,7 +123,7 @@ def read_toml(path: Path) -> dict[str, object]:
     """What a TOML file holds."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, or of a number with more digits than Python reads
         raise ValueError(f"{path} is not a TOML file: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not a recipe: its values are nested too deeply") from None
