@@ -28,11 +28,14 @@ class Kind:
     paint: Callable[[list[Points], tuple[int, int], Random], Image.Image]
 
 
-def make(kind: str, folder: Path, counts: Sequence[int] = (), seed: int = 0) -> Path:
-    """Draw a folder of a kind; other seeds give other images of the same classes."""
+def make(kind: str, folder: Path, counts: Sequence[int] = (), seed: int = 0, strokes: int = 0) -> Path:
+    """Draw a folder of a kind; other seeds give other images of the same classes, other ``strokes`` other classes.
+
+    Shapes have names and stay what they are.
+    """
     chosen = KINDS[kind]
     for label, count in enumerate(counts or chosen.counts):
-        lines = chosen.drawing(label, numpy.random.default_rng(label))
+        lines = chosen.drawing(label, numpy.random.default_rng([strokes, label]))
         random = numpy.random.default_rng([seed, label])
         place = folder / f"class {label:03d}"
         place.mkdir(parents=True)

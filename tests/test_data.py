@@ -14,6 +14,7 @@ import splinenets as sn
 from splinenets.data import Batches, get, in_order, load, load_csv, load_folder, seeded, status, store
 from splinenets.data.dataset import FETCHED, KNOWN
 from splinenets.data.formats import parse_binary, parse_idx, parse_labels, parse_strip
+from splinenets.data.listing import list_images
 from splinenets.data.store import data_root, read_stored, stored_path, write_stored
 
 # Data sets by name
@@ -281,15 +282,45 @@ def test_folder_share_held_out(fruit, held_out, expected):
     assert len(load_folder(fruit, held_out=held_out).test.labels) == expected
 
 
-@pytest.mark.parametrize("second", ["test", "val"])
-def test_folder_with_its_own_split(tmp_path, second):
-    for split, count in (("train", 3), (second, 1)):
+@pytest.mark.parametrize(
+    ("first", "second"), [("train", "test"), ("train", "val"), ("Train", "Test"), ("training", "validation")]
+)
+def test_folder_with_its_own_split(tmp_path, first, second):
+    for split, count in ((first, 3), (second, 1)):
         for name, colour in COLOURS.items():
             for number in range(count):
                 paint(tmp_path / split / name / f"{number}.jpg", colour)
     data = load_folder(tmp_path, 16)
     assert data.train.images.shape == (9, 3, 16, 16)
     assert sorted(data.test.labels.tolist()) == [0, 1, 2]
+
+
+def test_folder_with_training_images_alone(fruit, tmp_path):
+    (tmp_path / "whole").mkdir()
+    fruit.rename(tmp_path / "whole/train")
+    data = load_folder(tmp_path / "whole")
+    assert data.classes == tuple(COLOURS)
+    assert (len(data.train.labels), len(data.test.labels)) == (24, 6)
+
+
+def test_a_class_may_be_called_train(fruit):
+    (fruit / "plum").rename(fruit / "train")
+    assert load_folder(fruit).classes == ("apple", "banana", "train")
+
+
+def test_folder_is_read_however_deep_images_lie(fruit):
+    """Nothing is left out in silence, and what lay on top stays where it was."""
+    before = load_folder(fruit)
+    for number in range(5):
+        paint(fruit / f"plum/more/and more {number}/{number}.jfif", COLOURS["plum"], format="JPEG")
+    paint(fruit / "plum/.thumbnails/0.png", (0, 0, 0))
+    paint(fruit / "__MACOSX/plum/._0.png", (0, 0, 0))
+    after = load_folder(fruit)
+    assert after.classes == before.classes
+    assert len(after.train.labels) + len(after.test.labels) == 35
+    paths = [{file.name for file in list_images(f"folder:{fruit}").test if file.label == name} for name in COLOURS]
+    assert paths[0] == paths[1]
+    assert len(paths[2]) == 3
 
 
 def test_folder_keeps_the_middle_and_the_shape(tmp_path):
@@ -400,7 +431,16 @@ def test_csv_without_a_head_and_without_a_split(fruit, columns):
     [
         ("", "must begin with a line that names its columns"),
         ("plum/1.png\n", "must begin with a line that names its columns"),
-        ("plum/1.png;sweet\n", "must begin with a line that names its columns"),
+        ("plum/1.png;sweet\n", "at least 2 classes"),
+        (
+            "plum/1.png|sweet\n",
+            "must begin with a line that names its columns, such as file,label, got plum/1.png|sweet",
+        ),
+        (
+            "image,label\nplum/1.png,sweet\n",
+            "line 1: there is no file .*; a line that names columns has file and label",
+        ),
+        ("file,label\nplum/1.png,sweet\nplum/2.png,\n", "line 3: plum/2.png has no label"),
         ("file,file,label\n", "must begin with a line that names its columns"),
         ("file,label\nplum/1.png,sweet\nplum/2.png\n", r"line 3: wants 2 cells \(file, label\), got 1"),
         ("file,label\nplum/1.png,sweet\nplum/x.png,sour\n", "line 3: there is no file .*plum/x.png"),
@@ -409,8 +449,8 @@ def test_csv_without_a_head_and_without_a_split(fruit, columns):
         ("plum/1.png,a,1\nplum/2.png,b,nan\n", "line 2: value wants a finite number, got 'nan'"),
         ("plum/1.png,a\nplum/2.png,b\n", "class 'a' in .* has 1 image"),
         ("file,label,split\nplum/1.png,a,yes\n", "line 2: split is train, test or val, got 'yes'"),
-        ("file,label,split\nplum/1.png,a,train\nplum/2.png,b,test\n", "only one has 'a'"),
-        ("\xff", "is not a CSV file"),
+        ("file,label,split\nplum/1.png,a,train\nplum/2.png,b,test\n", "but only train has 'a'"),
+        ("\xff", "is not a CSV file in UTF-8"),
     ],
 )
 def test_a_csv_file_that_is_wrong(fruit, content, message):
@@ -419,6 +459,29 @@ def test_a_csv_file_that_is_wrong(fruit, content, message):
         load_csv(fruit / "list.csv")
     with pytest.raises(ValueError, match="there is no file"):
         load_csv(fruit / "nowhere.csv")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_csv_of_other_spreadsheets(fruit, mark):
+    rows = [f"{name}/{n}.png,{name},{'Validation' if n > 7 else 'training'}" for name in COLOURS for n in range(10)]
+    (fruit / "list.csv").write_text("\n".join(["File,Label,Split", *rows]).replace(",", mark))
+    data = load_csv(fruit / "list.csv")
+    assert data.classes == tuple(COLOURS)
+    assert (len(data.train.labels), len(data.test.labels)) == (24, 6)
+
+
+def test_what_is_not_there_is_said_with_what_is(fruit, monkeypatch):
+    monkeypatch.chdir(fruit)
+    (fruit / "list.csv").write_text(CSV)
+    for name, message in (
+        ("folder:nowhere", f"there is no folder nowhere in {fruit}$"),
+        ("csv:nowhere.csv", f"there is no file nowhere.csv in {fruit}$"),
+        ("folder:list.csv", "list.csv is a file, not a folder of folders; a CSV file is csv:list.csv"),
+        (f"csv:{fruit}", f"is a folder: say folder:{fruit}"),
+        (f"folder:{fruit / 'plum'}", "got 0; images that lie side by side want a CSV file of file,label"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(name)
 
 
 def test_folder_turns_photos_upright(tmp_path):
@@ -460,7 +523,7 @@ def other_classes(fruit):
 BROKEN = {
     "empty class": (empty_class, "class 'banana' is empty: .*banana has no images"),
     "lone image": (lone_image, "class 'banana' in .* has 1 image"),
-    "other classes": (other_classes, "must hold the same classes, but only one has 'c'"),
+    "other classes": (other_classes, "must hold the same classes, but only test has 'c'"),
     "broken image": (
         lambda fruit: (fruit / "plum" / "3.png").write_bytes(b"\x89PNG rubbish"),
         r"plum/3\.png cannot be read as an image",
@@ -469,7 +532,7 @@ BROKEN = {
     "folder in place of an image": (lambda fruit: (fruit / "plum" / "x.png").mkdir(), r"plum/x\.png cannot be read"),
     "floating point": (
         lambda fruit: Image.new("F", (4, 4)).save(fruit / "plum" / "x.tif"),
-        r"plum/x\.tif cannot be read as an image: its pixels are of a kind that is not read here, 'F'",
+        r"plum/x\.tif cannot be read as an image: its pixels are 'F', which is not read here: save it with 8 or 16 bits",
     ),
 }
 

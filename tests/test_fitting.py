@@ -15,7 +15,9 @@ from tests.helpers.stubs import pictures
 from torch import nn
 
 from splinenets.data import load
+from splinenets.data.listing import list_images
 from splinenets.training import Recipe, checkpoint, draft_recipe, load_recipe, load_run, train
+from splinenets.training.build import load_task
 from splinenets.training.cautions import cautions
 from splinenets.training.fitting import BATCHES, EPOCHS, Fitting, Survey
 
@@ -255,6 +257,18 @@ def test_what_can_hardly_learn_is_said_first(folder, tmp_path):
     assert code == 0
     assert "WARNING: 1 steps are too few to learn 2 classes" in err
     assert err.index("WARNING") < err.index("epoch   1")
+
+
+def test_images_that_are_learned_and_tested_on_are_counted(folder, tmp_path):
+    recipe = load_recipe(f"folder:{folder}", overrides=["broken=stop"])
+    assert not any("pixel by pixel" in caution for caution in cautions(recipe, load_task(recipe), nn.Identity()))
+    listing = list_images(f"folder:{folder}")
+    for tested, trained in zip(listing.test[:3], listing.train[:3], strict=True):
+        trained.path.write_bytes(tested.path.read_bytes())
+    found = [caution for caution in cautions(recipe, load_task(recipe), nn.Identity()) if "pixel by pixel" in caution]
+    assert found == ["3 of 4 test images are training images too, pixel by pixel, so the accuracy flatters"]
+    on_disk = replace(recipe, stream="always")
+    assert not any("pixel by pixel" in caution for caution in cautions(on_disk, load_task(on_disk), nn.Identity()))
 
 
 # The folders of the benchmark

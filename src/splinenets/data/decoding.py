@@ -43,7 +43,7 @@ def to_pixels(file: Image.Image, height: int, width: int) -> Tensor:
     ImageOps.exif_transpose(file, in_place=True)
     image = file
     if image.mode not in GREY | COLOUR:
-        raise ValueError(f"its pixels are of a kind that is not read here, {image.mode!r}")
+        raise ValueError(f"its pixels are {image.mode!r}, which is not read here: save it with 8 or 16 bits")
     if image.mode.startswith("I;16"):  # 16 bits: keep the upper 8
         image = Image.frombytes("L", image.size, image.tobytes()[upper_byte(image.mode) :: 2])
     mode = "L" if image.mode in GREY else "RGB"

@@ -16,8 +16,17 @@ FOLDER_PREFIX = "folder:"
 CSV_PREFIX = "csv:"
 TAR_PREFIX = "tar:"
 PREFIXES = (FOLDER_PREFIX, CSV_PREFIX, TAR_PREFIX)
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+SUFFIXES = frozenset(
+    (
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpeg"),
+        *(".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+    )
+)
 TESTS = ("test", "val")  # parts that can be tested on; the first that is there is
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation"), "val"
+)
+DEBRIS = (".", "__MACOSX")  # how names of what systems leave among files begin
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,8 @@ def parts_of(files: Sequence[File], where: Path, held_out: float) -> tuple[list[
         return hold_out(files, where, held_out)
     train, test = ([file for file in files if file.part == part] for part in ("train", chosen))
     if odd := sorted({file.label for file in train} ^ {file.label for file in test}):
-        raise ValueError(f"train and {chosen} in {where} must hold the same classes, but only one has {odd[0]!r}")
+        only = "train" if any(file.label == odd[0] for file in train) else chosen
+        raise ValueError(f"train and {chosen} in {where} must hold the same classes, but only {only} has {odd[0]!r}")
     return train, test
 
 
@@ -135,27 +145,47 @@ def digest(text: str) -> bytes:
 
 
 def folder_files(path: Path) -> list[File]:
-    """Below ``path`` lie train/CLASS/... and test/CLASS/... (or val/ in place of test/), or CLASS/... alone."""
+    """Below ``path`` lie train/CLASS/... and test/CLASS/... (or val/ in place of test/), train/ or CLASS/... alone."""
     if not path.is_dir():
-        raise ValueError(f"there is no folder {path}")
-    tests = [name for name in TESTS if (path / name).is_dir()]
-    if (path / "train").is_dir() and tests:
-        return [file for part in ("train", tests[0]) for file in class_folders(path / part, part)]
+        raise ValueError(absent(path, "folder"))
+    folders = visible_folders(path)
+    parts = {PARTS[folder.name.lower()]: folder for folder in folders if folder.name.lower() in PARTS}
+    second = next((part for part in TESTS if part in parts), None)
+    if "train" in parts and second:
+        return [file for part in ("train", second) for file in class_folders(parts[part], part)]
+    if len(folders) == 1 and "train" in parts and visible_folders(folders[0]):
+        return class_folders(folders[0])
     return class_folders(path)
 
 
+def visible_folders(path: Path) -> list[Path]:
+    """The folders in a folder that its owner put there."""
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(DEBRIS))
+
+
 def class_folders(path: Path, part: str = "") -> list[File]:
-    """The image files in each folder of ``path``."""
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    """The image files in each folder of ``path``, however deep they lie."""
+    folders = visible_folders(path)
     if len(folders) < 2:
-        raise ValueError(f"{path} must hold one folder for each of at least 2 classes, got {len(folders)}")
+        beside = "; images that lie side by side want a CSV file of file,label" if not folders else ""
+        raise ValueError(f"{path} must hold one folder for each of at least 2 classes, got {len(folders)}{beside}")
     found = []
     for folder in folders:
-        images = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
-        if not images:
+        images = {file.relative_to(folder): file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES}
+        names = sorted(name for name in images if not any(step.startswith(DEBRIS) for step in name.parts))
+        if not names:
             raise ValueError(f"class {folder.name!r} is empty: {folder} has no images ({', '.join(sorted(SUFFIXES))})")
-        found += [File(path=image, label=folder.name, name=image.name, part=part) for image in images]
+        found += [File(path=images[name], label=folder.name, name=name.as_posix(), part=part) for name in names]
     return found
+
+
+def absent(path: Path, kind: str) -> str:
+    """That there is no such file or folder, and what there is instead or where it was looked for."""
+    if path.is_dir():
+        return f"{path} is a folder: say {FOLDER_PREFIX}{path}"
+    if path.exists():
+        return f"{path} is a file, not a folder of folders; a CSV file is {CSV_PREFIX}{path}"
+    return f"there is no {kind} {path}" + ("" if path.is_absolute() else f" in {Path.cwd()}")
 
 
 # CSV files
@@ -178,17 +208,19 @@ def csv_files(path: Path) -> list[File]:
 def read_rows(path: Path) -> dict[int, dict[str, str]]:
     """The lines of a CSV file by their numbers, and their cells by the names of their columns."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(absent(path, "file"))
     try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+        text = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = list(csv.reader(text, delimiter=separator(next(filter(None, text), ""))))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a CSV file: {error}") from None
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
     cells = {number: [cell.strip() for cell in line] for number, line in enumerate(lines, 1) if any(line)}
     head = [name.lower() for name in next(iter(cells.values()), ())]
     named = {"file", "label"} <= set(head)
     names = head if named else ["file", "label", "value"][: len(head)]
     if len(set(names)) < 2 or len(set(names)) != len(head):
-        raise ValueError(f"{path} must begin with a line that names its columns, such as file,label")
+        found = f", got {','.join(head)}" if head else ""
+        raise ValueError(f"{path} must begin with a line that names its columns, such as file,label{found}")
     if wrong := next((number for number, line in cells.items() if len(line) != len(names)), None):
         raise ValueError(
             f"{path}, line {wrong}: wants {len(names)} cells ({', '.join(names)}), got {len(cells[wrong])}"
@@ -196,12 +228,20 @@ def read_rows(path: Path) -> dict[int, dict[str, str]]:
     return {number: dict(zip(names, line, strict=True)) for number, line in [*cells.items()][named:]}
 
 
+def separator(line: str) -> str:
+    """What stands between the cells of a line: spreadsheets write other things than commas in some countries."""
+    return next((mark for mark in ",;\t" if mark in line), ",")
+
+
 def csv_file(path: Path, line: int, row: Mapping[str, str]) -> File:
     """What a line says of a file."""
-    file, part = path.parent / row["file"], row.get("split", "").lower()
+    file, part = path.parent / row["file"], PARTS.get(row.get("split", "").lower(), "")
     if not file.is_file():
-        raise ValueError(f"{path}, line {line}: there is no file {file}")
-    if "split" in row and part not in ("train", *TESTS):
+        columns = f"; a line that names columns has file and label, got {','.join(row.values())}" if line == 1 else ""
+        raise ValueError(f"{path}, line {line}: there is no file {file}{columns}")
+    if not row["label"]:
+        raise ValueError(f"{path}, line {line}: {row['file']} has no label")
+    if "split" in row and not part:
         raise ValueError(f"{path}, line {line}: split is train, test or val, got {row['split']!r}")
     value = to_number(row["value"]) if "value" in row else None
     if "value" in row and value is None:

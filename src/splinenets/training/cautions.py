@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
+from ..data.dataset import Dataset
+from ..data.listing import is_listed
 from .build import Task
 from .recipe import Recipe
 
@@ -30,5 +32,17 @@ def cautions(recipe: Recipe, task: Task, net: nn.Module) -> Iterator[str]:
         )
     if tests < TELLING:
         yield f"{tests} test images say little: each is {1 / tests:.0%} of the accuracy"
+    if is_listed(recipe.data) and (known := seen_before(task.data)):
+        yield f"{known} of {tests} test images are training images too, pixel by pixel, so the accuracy flatters"
     if recipe.batch >= len(labels):
         yield f"a batch of {recipe.batch} holds all {len(labels)} training images, so every epoch is a single step"
+
+
+def seen_before(data: Dataset) -> int:
+    """How many test images equal a training image; those on disk are not looked at."""
+    train, test = (
+        [hash(image.numpy().tobytes()) for image in part.images] if isinstance(part.images, Tensor) else []
+        for part in (data.train, data.test)
+    )
+    known = set(train)
+    return sum(image in known for image in test)

@@ -69,7 +69,7 @@ def draft_recipe(
 
 def image_values(name: str) -> dict[str, object]:
     """What the name of a folder or CSV file says: its data, and what its runs are called; of another name, nothing."""
-    data = f"{CSV_PREFIX}{name}" if name.endswith(".csv") and not is_listed(name) else name
+    data = f"{CSV_PREFIX}{name}" if name.lower().endswith(".csv") and not is_listed(name) else name
     return {"data": data, "name": Path(data.partition(":")[2]).absolute().stem or "images"} if is_listed(data) else {}
 
 
