@@ -19,7 +19,7 @@ from splinenets.data.listing import list_images
 from splinenets.training import Recipe, checkpoint, draft_recipe, load_recipe, load_run, train
 from splinenets.training.build import load_task
 from splinenets.training.cautions import cautions
-from splinenets.training.fitting import BATCHES, EPOCHS, Fitting, Survey
+from splinenets.training.fitting import BATCHES, EPOCHS, FEWEST_STEPS, Fitting, Survey
 
 
 @pytest.fixture
@@ -127,7 +127,10 @@ def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
     found = fitting.recipe  # its fields were checked when it was made
     assert Recipe.from_dict(found.as_dict()) == found
     assert min(BATCHES[0], max(seen.images // 2, 1)) <= found.batch <= BATCHES[1]
-    assert EPOCHS[0] <= found.epochs <= EPOCHS[1]
+    steps = -(-seen.images // found.batch)
+    assert EPOCHS[0] <= found.epochs <= 2 * EPOCHS[1]
+    assert found.epochs <= EPOCHS[1] or (found.epochs - 1) * steps < FEWEST_STEPS
+    assert found.epochs * steps >= min(FEWEST_STEPS, 2 * EPOCHS[1] * steps)
     assert found.epochs * -(-seen.images // found.batch) >= min(seen.images, EPOCHS[0])
     assert not set(said) & set(fitting.choices)
     assert (found.augment == "affine-flip") == (seen.channels == 3)

@@ -105,6 +105,7 @@ SUBJECTS |= {
     "subclass": (lambda: convert(subclassed(), "D(3)-D-R3"), subclassed),
     "part": (lambda: Backbone(states.trained()), lambda: Backbone(states.Net())),
     "float64": (lambda: states.trained().double(), states.Net),
+    "float64 and deployed": (lambda: sn.deploy(states.trained().double(), IMAGES.double()), states.Net),
     "bfloat16": (lambda: states.trained().bfloat16(), states.Net),
     "channels last": (lambda: channels_last(states.trained()), states.Net),
     "frozen": (frozen, states.Net),

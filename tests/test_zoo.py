@@ -1,6 +1,5 @@
 """Conversion of networks that nobody here wrote."""
 
-import copy
 import re
 
 import pytest
@@ -8,11 +7,8 @@ import torch
 from tests.helpers import zoo
 from tests.helpers.marks import slow
 from tests.helpers.pages import PAGES
-from tests.helpers.stubs import real
 
 import splinenets as sn
-from splinenets.training import Recipe
-from splinenets.training.networks import Shape, build_plain
 
 # their convolutions standardise their own weights; only the head is converted
 LEFT = {"Bit": "has a forward of its own"}
@@ -70,64 +66,3 @@ def test_without_an_example(name):
     model, images = zoo.build(name)
     net = sn.convert(model, "H(3)-C-R3 diffusion=0.8").eval()
     torch.testing.assert_close(net(images)[0], model.eval()(images)[0], rtol=1e-9, atol=1e-9)
-
-
-# Networks of timm and torchvision themselves, where these packages are installed
-
-STRANGERS = (
-    *("timm:test_resnet", "timm:test_efficientnet", "timm:test_convnext", "timm:test_vit"),
-    *("torchvision:squeezenet1_1", "torchvision:shufflenet_v2_x0_5"),
-)
-
-
-@pytest.fixture(scope="module", params=STRANGERS)
-def stranger(request):
-    """A SplineNet made of a network of another package, in eval mode, images, and what it says of them."""
-    if not real(request.param.partition(":")[0]):
-        pytest.skip("the package is not installed")
-    torch.manual_seed(0)
-    model = build_plain(Recipe(name="x", network=request.param), Shape(channels=3, size=64, classes=5))
-    images = torch.randn(4, 3, 64, 64)
-    with torch.no_grad():
-        model.train()(images)  # batch norms see what they will normalise
-    net = sn.convert(model, "D(3)-C-R3", example=images, spread=0.1).eval()
-    return net, images, net(images).detach()
-
-
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3 * max(1.0, expected.abs().max().item()))
-
-
-def test_strangers_are_saved_and_deployed(stranger, tmp_path):
-    net, images, expected = stranger
-    sn.save(net, tmp_path / "net.safetensors")
-    assert torch.equal(sn.load(tmp_path / "net.safetensors")(images), net(images))
-    deployed = sn.deploy(net)
-    same(deployed(images), expected)
-    sn.save(deployed, tmp_path / "deployed.safetensors")
-    assert torch.equal(sn.load(tmp_path / "deployed.safetensors")(images), deployed(images))
-
-
-@pytest.mark.slow
-def test_strangers_are_exported(stranger):
-    net, images, expected = stranger
-    for chosen in (net, sn.deploy(net)):
-        same(torch.export.export(chosen, (images,)).module()(images), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deployed", [False, True])
-def test_strangers_are_compiled_in_one_piece(stranger, deployed):
-    net, images, expected = stranger
-    torch._dynamo.reset()
-    twin = sn.deploy(net) if deployed else copy.deepcopy(net)
-    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
-    same(compiled(images), expected)
-    if not deployed:
-        compiled(images).square().mean().backward()
-        net.zero_grad()
-        net(images).square().mean().backward()
-        for (name, p), q in zip(net.named_parameters(), twin.parameters(), strict=True):
-            if p.grad is not None:
-                atol = 1e-3 * max(1e-3, p.grad.abs().max().item())
-                torch.testing.assert_close(q.grad, p.grad, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -232,11 +233,17 @@ def has_graphs(net: nn.Module) -> bool:
     return "forward" in net.__dict__ or any(parts)
 
 
-# Called from outside a graph these run as they are; called inside one, the hooks are traced. torch.compiler.disable
-# would forbid the latter, and import all of the compiler right now
+def outside_graphs(function: Callable[..., Any]) -> None:
+    """Let a hook run as it is if it is called from outside a graph, and be traced if it is called inside one.
+
+    ``torch.compiler.disable`` would forbid the latter, and import all of the compiler right now.
+    """
+    as_it_is = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
+    _frames.set_code_exec_strategy(function.__code__, as_it_is)
+
+
 for _function in (Path.enter, Path.leave, has_graphs):
-    _as_it_is = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
-    _frames.set_code_exec_strategy(_function.__code__, _as_it_is)
+    outside_graphs(_function)
 
 
 class Level(nn.Module):

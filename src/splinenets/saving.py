@@ -26,6 +26,7 @@ from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
 from .files import DamagedError, read_metadata, replacing, seal, unseal
+from .layers import SplineLayer
 from .loops import Regularized
 from .structure import Record, describe, rebuild
 from .tracing import plain_name, uncompiled
@@ -203,6 +204,9 @@ def _put_weights(net: nn.Module, tensors: Mapping[str, Tensor], content: Record)
         if isinstance(slot, nn.Parameter):
             slot.requires_grad_(name not in content["frozen"] and tensor.dtype.is_floating_point)
         slot.data = tensor.to(slot.device)
+    for layer in net.modules():
+        if isinstance(layer, SplineLayer) and layer.base is None and "knots" in layer._parameters:
+            layer.weight = layer.weight.to(layer.knots.dtype)  # all that is left of it says what numbers the layer has
 
 
 # The file

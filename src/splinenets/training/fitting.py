@@ -29,6 +29,7 @@ BATCHES = (16, 128)
 MANY_BATCH = 32  # images a step at most, where classes are many
 EPOCHS = (10, 60)
 STEPS = 30  # for each class
+FEWEST_STEPS = 600  # in all, for which images may come twice as often
 BY_HEART = "few images are soon learned by heart"
 FIRST = "the first convolution finds edges, which are the same in all images"
 
@@ -187,9 +188,13 @@ class Fitting:
             reason = f"{few:,} images of the smallest class, {many:,} of the largest: at least {UNEVEN} times as many"
             self.choose("sampling", "classes", reason)
         least, most = EPOCHS
-        for_classes = STEPS * seen.classes / math.ceil(seen.images / self.recipe.batch)
-        epochs = min(max(round(16 * (10_000 / seen.images) ** 0.35), math.ceil(for_classes), least), most)
-        reason = f"the fewer images the more, and {STEPS} steps for each class, but {least} to {most}"
+        per_epoch = math.ceil(seen.images / self.recipe.batch)
+        wanted = max(round(16 * (10_000 / seen.images) ** 0.35), math.ceil(STEPS * seen.classes / per_epoch), least)
+        epochs = max(min(wanted, most), min(math.ceil(FEWEST_STEPS / per_epoch), 2 * most))
+        reason = (
+            f"the fewer images the more, {STEPS} steps for each class, but {least} to {most}; "
+            f"up to {2 * most} for {FEWEST_STEPS} steps in all"
+        )
         self.choose("epochs", epochs, reason)
         if self.recipe.network == "air":
             self.choose("optimizer", "adamw", "many classes are learned in fewer steps than by sgd")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..constructors import noted
 from ..models import build
+from ..path import outside_graphs
 from ..tracing import evaluating
 from .recipe import Recipe
 
@@ -129,6 +130,9 @@ def only_logits(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     if isinstance(output, Tensor):
         return output
     return getattr(output, "logits", None) if hasattr(output, "logits") else output[0]
+
+
+outside_graphs(only_logits)
 
 
 def check_answer(recipe: Recipe, net: nn.Module, images: Tensor, classes: int) -> None:
