@@ -196,7 +196,10 @@ def test_findings_by_hand():
     positions = {"blind": torch.full((180, 2), 0.5), "seeing": telling_one}
     assert findings.guessed(telling_one, classes, 3) == 1
     assert findings.guessed(positions["blind"], classes, 3) == 0  # who is left out is outvoted
-    assert "one spline of seeing can name the class of 100%; " in findings.telling_place(positions, classes, 3)
+    assert (
+        "one spline of seeing is enough to name the class of an image in 100% of all cases; "
+        in findings.telling_place(positions, classes, 3)
+    )
     assert findings.ways({"a": telling_one**2}, classes, ["x", "y", "z"]) == (
         "x and y take the most similar ways, x and z the most different ones."
     )
