@@ -114,7 +114,7 @@ class SplineLayer(Level):
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
         self.refuse_symbols(input)
-        if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
+        if input.dtype is not self.weight.dtype:
             self.check_numbers(input)
         x = self.check_input(input)
         self.path.recognize(self, x)
@@ -123,8 +123,9 @@ class SplineLayer(Level):
         return y.squeeze(0) if input.dim() < x.dim() else y
 
     def check_numbers(self, x: Tensor) -> None:
-        """Raise unless autocast brings input and weights together."""
-        if not torch.is_autocast_enabled(x.device.type):
+        """Raise unless autocast brings input and weights together, or weights are stored in fewer bits."""
+        full = self.weight.dtype == torch.float32 or torch.float64 in (x.dtype, self.weight.dtype)
+        if full and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"{type(self).__name__} has {self.weight.dtype} weights and got {x.dtype} input: "
                 f"convert one of them, for example input.to({self.weight.dtype})"
@@ -275,6 +276,8 @@ class SplineConv(SplineLayer):
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """As many splines as the rank says; dot projections read the whole input, conv projections its channels."""
         name, spatial = type(self).__name__, self.spatial
+        if min(self.kernel_size) < 1:
+            raise ValueError(f"{name} needs a kernel of size 1 or more, got {self.kernel_size}")
         size = (input_size,) * spatial if isinstance(input_size, int) else input_size
         if spec.projection == "dot" and size is None:
             raise ValueError(
