@@ -259,6 +259,14 @@ def test_a_kernel_without_a_place():
         sn.SplineConv2d(3, 4, (0, 3))
 
 
+def test_sides_that_no_tensor_has():
+    for make in (lambda: sn.SplineConv2d(3, 2**63, 3), lambda: sn.SplineLinear(2**63, 4)):
+        with pytest.raises(
+            ValueError, match=r"^a layer has fewer than 2\^63 inputs and outputs, got 9223372036854775808$"
+        ):
+            make()
+
+
 def test_a_basis_that_fits_into_no_memory():
     for knots in (10**12, 2**63):
         with pytest.raises(ValueError, match=r"knots would take .* GB of memory"):

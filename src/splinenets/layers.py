@@ -14,7 +14,7 @@ from .operators import Convolution, Curves, LinearMap, Operation, balanced, comp
 from .path import Level, diffuse
 from .projection import External, Projection, Proposer
 from .repeats import recomputing
-from .spec import SplineSpec, check_memory
+from .spec import SplineSpec, check_memory, check_sides
 
 Device: TypeAlias = torch.device | str | int | None
 
@@ -200,6 +200,7 @@ class SplineLinear(SplineLayer, nn.Linear):  # type: ignore[misc]  # torch's hin
         dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
+        check_sides(in_features, out_features)
         nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
         self.reset_knots()
@@ -268,6 +269,7 @@ class SplineConv(SplineLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
+        check_sides(in_channels, out_channels)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
