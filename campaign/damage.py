@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -191,7 +192,7 @@ def edit(value: Any, dice: random.Random) -> None:
     if dice.random() < 0.3:
         del value[key]
     else:
-        value[key] = dice.choice(ODD)
+        value[key] = copy.deepcopy(dice.choice(ODD))  # or a list might come to hold itself
 
 
 # What is read

@@ -52,6 +52,23 @@ def test_resume_is_bit_exact_after_sigkill_at_30_moments(undisturbed, tmp_path):
         survives(moment, tmp_path / f"{number}", expected)
 
 
+def test_killed_before_the_last_checkpoint_takes_the_place_of_another(undisturbed, tmp_path, monkeypatch):
+    """The run is done then: nothing would be written again, and what is no longer wanted goes all the same."""
+    expected, folder = undisturbed[0], tmp_path / "run"
+    last = max(int(name[:8]) for name in expected if name.endswith(".json"))
+    prune = checkpoint.prune
+
+    def die(folder, step, *more):
+        os.kill(os.getpid(), signal.SIGKILL) if step == last else prune(folder, step, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "prune", die)
+        assert outcome(fork(lambda: train(recipe(), folder))) == -signal.SIGKILL
+    assert files(folder).keys() > expected.keys()
+    assert outcome(fork(lambda: train(recipe(), folder, resume=True))) == 0
+    assert files(folder) == expected
+
+
 def test_killed_again_and_again(undisturbed, tmp_path):
     expected, calls = undisturbed
     code, folder = -signal.SIGKILL, tmp_path / "run"

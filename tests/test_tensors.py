@@ -244,3 +244,42 @@ def test_forked_beside_the_native_runtime(exported, samples):
 def test_an_absurd_number_of_threads(exported):
     with pytest.raises(ValueError, match="threads must lie between 1 and 1024, got 1000000000"):
         sn.load_export(exported, threads=10**9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint8])
+def test_input_with_fewer_bits_than_the_weights(dtype):
+    for net, x in ((sn.SplineConv2d(3, 4, 3), torch.ones(2, 3, 5, 5)), (sn.SplineLinear(3, 4), torch.ones(2, 3))):
+        with pytest.raises(ValueError, match=f"has torch.float32 weights and got {dtype} input"):
+            net(x.to(dtype))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_kernel_without_a_place():
+    with pytest.raises(ValueError, match=r"SplineConv2d needs a kernel of size 1 or more, got \(0, 3\)"):
+        sn.SplineConv2d(3, 4, (0, 3))
+
+
+def test_sides_that_no_tensor_has():
+    for make in (lambda: sn.SplineConv2d(3, 2**63, 3), lambda: sn.SplineLinear(2**63, 4)):
+        with pytest.raises(
+            ValueError, match=r"^a layer has fewer than 2\^63 inputs and outputs, got 9223372036854775808$"
+        ):
+            make()
+
+
+def test_a_basis_that_fits_into_no_memory():
+    for knots in (10**12, 2**63):
+        with pytest.raises(ValueError, match=r"knots would take .* GB of memory"):
+            sn.bspline_basis(torch.rand(2), knots, 2)
+
+
+@pytest.mark.parametrize("spread", [-1.0, 1e140, float("inf"), float("nan")])
+def test_a_spread_beyond_every_number(spread):
+    with pytest.raises(ValueError, match="spread must lie between 0 and 100 standard deviations"):
+        sn.convert(torch.nn.Linear(3, 4), "D(3)-C-R4", spread=spread)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 4), (2, 3)])
+def test_positions_of_another_shape_cannot_be_collapsed_to(shape):
+    with pytest.raises(ValueError, match=r"positions of layer '0' have the shape \(N, 4\)"):
+        sn.collapse(torch.nn.Sequential(sn.SplineConv2d(3, 4, 3, spec="D(5)-C-R3")), {"0": torch.zeros(shape)})

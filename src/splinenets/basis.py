@@ -7,7 +7,7 @@ from math import comb, factorial
 import torch
 from torch import Tensor
 
-from .spec import check_knots
+from .spec import check_knots, check_memory
 
 
 def basis_matrix(degree: int) -> tuple[tuple[float, ...], ...]:
@@ -66,6 +66,8 @@ def bspline_basis(position: Tensor, knots: int, degree: int, *, closed: bool = F
                 [0.0000, 0.5000, 0.5000, 0.0000]])
     """
     check_knots(knots, degree, closed=closed)
+    if not torch.compiler.is_compiling():
+        check_memory(position.numel() * knots * position.element_size(), f"a basis of {knots} knots")
     values, first = compact_basis(position, knots + degree if closed else knots, degree)
     index = (first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)) % knots
     return values.new_zeros(*position.shape, knots).scatter(-1, index, values)

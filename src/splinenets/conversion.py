@@ -21,6 +21,7 @@ from .tables import html_table, text_table
 from .tracing import describe, join, levels_of, run_example, steer, uncompiled
 
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
+WIDEST = 100  # standard deviations by which knots may start apart
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 Specs: TypeAlias = "str | SplineSpec | Mapping[str, str | SplineSpec | None]"
@@ -99,8 +100,8 @@ def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str]
         >>> torch.allclose(net.eval()(images), model.eval()(images), atol=1e-4)
         True
     """
-    if spread < 0:
-        raise ValueError(f"spread must be 0 or more, got {spread}")
+    if not 0 <= spread <= WIDEST:
+        raise ValueError(f"spread must lie between 0 and {WIDEST} standard deviations, got {spread}")
     net = copy_network(model)
     names = _names(net)
     specs = _assign(names, spec, tuple([skip] if isinstance(skip, str) else skip))

@@ -113,7 +113,12 @@ def _position(layer: SplineLayer, name: str, at: Given | Mapping[str, Tensor], t
         return layer.knots.new_full((1, layer.coordinates), at)
     if name not in at:
         raise ValueError(f"there are no positions for layer {name!r}; there are some for {', '.join(at) or 'no layer'}")
-    positions = at[name].detach().flatten(1).to(layer.knots.dtype)
+    given = torch.as_tensor(at[name]).detach()
+    positions = given.flatten(min(1, given.dim() - 1)).to(layer.knots.dtype)
+    if positions.dim() != 2 or not len(positions) or positions.shape[1] != layer.coordinates:
+        raise ValueError(
+            f"positions of layer {name!r} have the shape (N, {layer.coordinates}), got {tuple(given.shape)}"
+        )
     moves = (positions.amax(0) - positions.amin(0)).max().item()
     if moves > tolerance:
         raise ValueError(f"positions of layer {name!r} are not constant: they differ by up to {moves:.3g}")

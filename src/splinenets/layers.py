@@ -14,7 +14,7 @@ from .operators import Convolution, Curves, LinearMap, Operation, balanced, comp
 from .path import Level, diffuse
 from .projection import External, Projection, Proposer
 from .repeats import recomputing
-from .spec import SplineSpec, check_memory
+from .spec import SplineSpec, check_memory, check_sides
 
 Device: TypeAlias = torch.device | str | int | None
 
@@ -114,7 +114,7 @@ class SplineLayer(Level):
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
         self.refuse_symbols(input)
-        if (input.dtype == torch.float64) != (self.weight.dtype == torch.float64):
+        if input.dtype is not self.weight.dtype:
             self.check_numbers(input)
         x = self.check_input(input)
         self.path.recognize(self, x)
@@ -123,8 +123,9 @@ class SplineLayer(Level):
         return y.squeeze(0) if input.dim() < x.dim() else y
 
     def check_numbers(self, x: Tensor) -> None:
-        """Raise unless autocast brings input and weights together."""
-        if not torch.is_autocast_enabled(x.device.type):
+        """Raise unless autocast brings input and weights together, or weights are stored in fewer bits."""
+        full = self.weight.dtype == torch.float32 or torch.float64 in (x.dtype, self.weight.dtype)
+        if full and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"{type(self).__name__} has {self.weight.dtype} weights and got {x.dtype} input: "
                 f"convert one of them, for example input.to({self.weight.dtype})"
@@ -199,6 +200,7 @@ class SplineLinear(SplineLayer, nn.Linear):  # type: ignore[misc]  # torch's hin
         dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
+        check_sides(in_features, out_features)
         nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
         self.reset_knots()
@@ -267,6 +269,7 @@ class SplineConv(SplineLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         spec = SplineSpec.parse(spec)
+        check_sides(in_channels, out_channels)
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         self.torch_layer.__init__(self, *shape, device=device, dtype=dtype)
         self.become_spline(spec, input_size)
@@ -275,6 +278,8 @@ class SplineConv(SplineLayer):
     def shape_of(self, spec: SplineSpec, input_size: Size | None) -> tuple[int, int]:
         """As many splines as the rank says; dot projections read the whole input, conv projections its channels."""
         name, spatial = type(self).__name__, self.spatial
+        if min(self.kernel_size) < 1:
+            raise ValueError(f"{name} needs a kernel of size 1 or more, got {self.kernel_size}")
         size = (input_size,) * spatial if isinstance(input_size, int) else input_size
         if spec.projection == "dot" and size is None:
             raise ValueError(

@@ -61,6 +61,13 @@ def check_knots(knots: int, degree: int, *, closed: bool = False) -> None:
         raise ValueError("a closed spline needs degree 1 or more, got degree=0, which only has steps")
 
 
+def check_sides(*sides: int) -> None:
+    """Raise if no tensor can have a side of such a length, for which torch has fifty lines of words."""
+    for side in sides:
+        if side >= 1 << 63:
+            raise ValueError(f"a layer has fewer than 2^63 inputs and outputs, got {side}")
+
+
 def check_memory(size: int, what: str) -> None:
     """Raise if this machine has no room for so many bytes, before they are asked for."""
     pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))

@@ -193,6 +193,14 @@ def prune(folder: Path, last: int, keep: int, also: int | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
+def tidy(folder: Path, last: Checkpoint, keep: int) -> None:
+    """Remove what writing the last checkpoint would have removed, unless there is a newer one, which is damaged."""
+    if steps(folder)[-1] == last.step:
+        best = last.state["best"]
+        with naming(folder):
+            prune(folder, last.step, keep, best["step"] if best else None)
+
+
 def steps(folder: Path) -> list[int]:
     """The steps of which there are checkpoints, damaged or not, oldest first."""
     stems = (path.stem for path in folder.glob("*.json"))

@@ -85,6 +85,8 @@ def begin(run: Run, recipe: Recipe, resume: bool, watcher: Watcher) -> tuple[str
         found = checkpoint.read_last(run.checkpoints, watcher.note)
         if found is None and begun_before:
             run.check_loss(watcher.note)
+        if found is not None:  # one that was killed may not have come to removing what is no longer wanted
+            checkpoint.tidy(run.checkpoints, found, recipe.keep)
         head = run.read()["precision"].encode().ljust(16)
         return head if found is None else head + checkpoint.pack(found)
 
