@@ -295,7 +295,7 @@ def test_the_explorer(fresh, static_and_spline, tmp_path):
         page.locator("#message", has_text="5 MB at most").wait_for()
         assert page.locator("#neighbours img").count() == 8
         assert page.locator("#filters canvas").count() == 6
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        until(page, "document.documentElement.scrollWidth <= window.innerWidth")  # drawn anew
         own_addresses = (server.address, "data:")
         assert [url for url in seen.requests if not url.startswith(own_addresses)] == []
 
@@ -323,7 +323,7 @@ def test_the_tour_by_keyboard_alone(fresh, static_and_spline):
         page.keyboard.press("n")
         until(page, "!asking && state.other === null && state.image.test === 1")
         page.set_viewport_size({"width": 400, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        until(page, "document.documentElement.scrollWidth <= window.innerWidth")  # drawn anew
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(35, 42, 52)"
         # everything that can be pressed can be reached, and the pad can be drawn on
         page.evaluate("document.activeElement.blur()")

@@ -204,7 +204,7 @@ def test_findings_by_hand():
         "x and y take the most similar ways, x and z the most different ones."
     )
     assert findings.ways(positions, classes, ["x", "y"]) == ""
-    assert "is in blind and holds 0% of its positions" in findings.used(positions)
+    assert "is in blind, with 0% of its positions instead of 20%" in findings.used(positions)
     last = epochs(3, 2)
     assert findings.learned(last) == (
         "in the end layer1 tells most about the class, 0.10 bits, 0.10 after epoch 1; 0 of 2 layers are healthy."
@@ -214,7 +214,7 @@ def test_findings_by_hand():
     with torch.no_grad():
         (still.base if still.base is not None else still.knots).fill_(1)
         still.knots.fill_(0 if still.base is not None else 1)
-    assert "by 0% of its size" in findings.changing(still)
+    assert "differ from their mean by 0%" in findings.changing(still)
 
 
 def test_a_figure_is_the_same_file_every_time():
