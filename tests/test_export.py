@@ -47,7 +47,7 @@ CASES = [(*network_and_spec, to, purpose) for network_and_spec in SMALL for to i
 
 def takes_long(name, spec, to, purpose):
     """torch.export takes its time; a pt2 file is written and read by tests below, and by those of docs."""
-    return to == "pt2" or (to, purpose) == ("onnx", "throughput")
+    return to == "pt2" or (to in ("onnx", "onnxruntime") and (to, purpose) != ("onnx", "latency"))
 
 
 @pytest.mark.parametrize(

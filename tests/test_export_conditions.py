@@ -17,7 +17,7 @@ from torch.onnx._internal.exporter._building import OpRecorder
 import splinenets as sn
 from splinenets.exporting import onnx_file
 from splinenets.exporting.capture import Inputs
-from splinenets.exporting.formats import KEY, seal
+from splinenets.exporting.formats import FORMATS, KEY, seal
 from splinenets.exporting.onnx_file import _Lowering
 from splinenets.projection import direction
 
@@ -59,7 +59,7 @@ def takes_long(name, to, purpose):
     return name in SLOW or (to != "native" and (to, purpose, name in IN_ONNX) != ("onnx", "latency", True))
 
 
-CASES = list(itertools.product(NETWORKS, ("onnx", "pt2", "native"), ("latency", "throughput")))
+CASES = list(itertools.product(NETWORKS, FORMATS, ("latency", "throughput")))
 
 
 @pytest.mark.parametrize(("name", "to", "purpose"), [slow(*case) if takes_long(*case) else case for case in CASES])

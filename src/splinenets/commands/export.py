@@ -21,7 +21,7 @@ CHECKED = 1_000  # test images on which an export must agree with the network
 
 def export(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
-    to: str = typer.Option("onnx", help="onnx, pt2 (torch.export), native (our runtime) or c (a folder, our runtime)."),
+    to: str = typer.Option("onnx", help="onnx, onnxruntime, pt2 (torch.export), native (our runtime) or c (a folder)."),
     purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
     knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
     tolerance: float = typer.Option(1e-4, help="By how much a logit may differ from the network's."),

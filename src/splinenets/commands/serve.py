@@ -13,7 +13,7 @@ EXAMPLES = (
 
 
 def serve(
-    file: Path = typer.Argument(metavar="FILE", help="An export of a run: .onnx, .pt2 or .native."),  # noqa: B008
+    file: Path = typer.Argument(metavar="FILE", help="An export of a run: .onnx, .onnxruntime, .pt2 or .native."),  # noqa: B008
     host: str = typer.Option("127.0.0.1", help="Address to listen on; 127.0.0.1 is this machine alone."),
     port: int = typer.Option(8643, min=0, max=65535, help="Port; 0 takes any that is free."),
     threads: int = typer.Option(1, min=1, help="Threads that compute."),

@@ -46,7 +46,7 @@ def export(
 
     example    images (N, C, H, W), as the network sees them, or (images, condition) for one that is told something;
                the more there are, the stricter the check. Where there are few, noise like them is checked too
-    to         "onnx", "pt2" or "native"; None: what the file's name ends with, .onnx, .pt2 or .native
+    to         "onnx", "onnxruntime", "pt2" or "native"; None: what the file's name ends with, .onnx for example
     purpose    "latency": one image at a time, as fast as can be; "throughput": batches of any size
     knots      "float32", "bf16" or "int8": how knots are stored; the file must then be what the rounded network is
     tolerance  by how much a logit may differ, times the largest logit if that is above 1; a network whose own rounding

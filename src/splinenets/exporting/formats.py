@@ -88,8 +88,10 @@ class Format(NamedTuple):
         return cast(Runtime, import_module(self.module, __package__))
 
 
+ONNX = ("onnx", "onnxscript", "onnxruntime")
 FORMATS = {
-    "onnx": Format(".onnx_file", ("onnx", "onnxscript", "onnxruntime")),
+    "onnx": Format(".onnx_file", ONNX),
+    "onnxruntime": Format(".onnxruntime_file", ONNX),
     "pt2": Format(".pt2_file"),
     "native": Format(".native"),
 }
