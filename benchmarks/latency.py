@@ -47,8 +47,7 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
     "MobileNetV2": ("mobilenetv2", None),  # 0.5x, 96 x 96 pixels
     "MobileNetV2 D(5)-C-R4": ("mobilenetv2", "D(5)-C-R4"),
 }
-FAMILIES = ("resnet", "lenet")
-WITHOUT_AVX512 = ("avx2",)
+WITH_AVX512, WITHOUT_AVX512 = "avx512", "avx2"  # one run each
 BATCHES = "avx2-batch64"
 # what is divided by what, and what the quotient should be: the best runtime of each in float32, or one that is named
 RATIOS = {
@@ -399,7 +398,7 @@ def met(quotient: float, target: str) -> str:
     return f"{target}, {'met' if reached else 'missed'}"
 
 
-def ratios(files: Sequence[str] = FAMILIES) -> str:
+def ratios(file: str = WITH_AVX512) -> str:
     """The best runtime of each network, one by the other, as a table."""
     found = list(map(read, files))
     head = f"ratio of medians, {found[0].processor}"
@@ -430,7 +429,7 @@ def throughput(file: str = BATCHES) -> str:
     return "\n".join(lines)
 
 
-def milliseconds(files: Sequence[str] = FAMILIES) -> str:
+def milliseconds(file: str = WITH_AVX512) -> str:
     """Every network in every runtime, as a table for each file."""
     tables = []
     for measured in map(read, files):

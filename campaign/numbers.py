@@ -86,13 +86,15 @@ def layer(dice: random.Random) -> None:
     strategy = dice.choice(STRATEGIES)
     settings = f"{name} {spline.spec} {dtype} {mode} {strategy} samples={samples} training={spline.training}"
     spline.to(dtype).double()  # numbers that both have
-    expected = outcome(spline, x.to(dtype).double(), parent, None, mode)
+    exactly = x.to(dtype).double()
+    expected = outcome(spline, exactly, parent, None, mode)
+    slack = unsteady(spline, exactly, parent, mode, expected, torch.finfo(dtype).eps)
     spline.to(dtype)
     scatter(spline, dice)
     exact = torch.promote_types(dtype, torch.float32)  # positions never have fewer bits than that
     given = rearranged(x.to(dtype), dice), rearranged(parent.to(exact), dice)
     with or_a_sentence("the strategy 'fused'"):  # alone does not serve everywhere, and says so
-        agree(outcome(spline, *given, strategy, mode), expected, TOLERANCES[dtype], settings)
+        agree(outcome(spline, *given, strategy, mode), expected, slack, TOLERANCES[dtype], settings)
 
 
 def outcome(layer: sn.SplineLayer, x: Tensor, parent: Tensor, strategy: str | None, mode: str) -> dict[str, Tensor]:
@@ -117,14 +119,34 @@ def outcome(layer: sn.SplineLayer, x: Tensor, parent: Tensor, strategy: str | No
     return {name: tensor.detach().double() for name, tensor in found.items()}
 
 
-def agree(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, settings: str) -> None:
+def unsteady(
+    layer: sn.SplineLayer, x: Tensor, parent: Tensor, mode: str, expected: dict[str, Tensor], rounding: float
+) -> dict[str, float]:
+    """By how much rounding moves the reference itself: much where two samples are normalised, or a curve has kinks."""
+    moved = dict.fromkeys(expected, 0.0)
+    for seed, size in enumerate((1, 1, 1, 1, 4, 4)):
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            kept = [p.clone() for p in layer.parameters()]
+            for p in layer.parameters():
+                p.mul_(1 + size * rounding * (torch.rand_like(p) - 0.5))
+            other = outcome(layer, x * (1 + size * rounding * (torch.rand_like(x) - 0.5)), parent, None, mode)
+            for p, before in zip(layer.parameters(), kept, strict=True):
+                p.copy_(before)
+        moved |= {n: max(moved[n], (other[n] - t).abs().max().item()) for n, t in expected.items() if t.numel()}
+    return moved
+
+
+def agree(
+    found: dict[str, Tensor], expected: dict[str, Tensor], slack: dict[str, float], tolerance: float, settings: str
+) -> None:
     """Every tensor as near as its numbers allow."""
     for name, tensor in found.items():
         assert tensor.shape == expected[name].shape, f"{settings}: {name} has shape {tuple(tensor.shape)}"
         scale = max(1.0, expected[name].abs().max().item()) if tensor.numel() else 1.0
         error = (tensor - expected[name]).abs().max().item() if tensor.numel() else 0.0
         allowed = tolerance * (1 if name == "output" else 10)
-        assert error <= allowed * scale, f"{settings}: {name} is off by {error:.2g} of {scale:.2g}"
+        assert error <= allowed * scale + 2 * slack[name], f"{settings}: {name} is off by {error:.2g} of {scale:.2g}"
 
 
 def not_a_number(dice: random.Random) -> None:
@@ -212,12 +234,13 @@ def network(dice: random.Random) -> None:
         spline = sn.convert(net, spec, example=images, spread=0.3).eval()
         with sn.strategy("bank"):
             expected = sn.conversion.copy_network(spline).double()(images.double()).float()
+            own = 4 * (spline(images) - expected).abs().max().item()  # some networks are unsteady: several times that
         for strategy in ("auto", "grouped", "single"):
             with sn.strategy(strategy):
-                torch.testing.assert_close(spline(images), expected, rtol=1e-3, atol=2e-4)
+                torch.testing.assert_close(spline(images), expected, rtol=1e-3, atol=2e-4 + own)
         deployed = sn.deploy(spline, images)
-        torch.testing.assert_close(deployed(images), expected, rtol=2e-3, atol=1e-3)
-        torch.testing.assert_close(deployed(images[:1]), expected[:1], rtol=2e-3, atol=1e-3)
+        torch.testing.assert_close(deployed(images), expected, rtol=2e-3, atol=1e-3 + own)
+        torch.testing.assert_close(deployed(images[:1]), expected[:1], rtol=2e-3, atol=1e-3 + own)
 
 
 KINDS = {

@@ -68,15 +68,16 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
 
 def rename_durably(temporary: Path, path: Path) -> None:
     """Put a whole file on disk, give it its final name, and put the name on disk too."""
-    with temporary.open("r+b") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    if sys.platform != "win32":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with naming(path):
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        if sys.platform != "win32":
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 @contextmanager
