@@ -65,7 +65,7 @@ def _counted() -> Iterator[list[str]]:
 
 
 def _timed() -> Iterator[list[str]]:
-    best = latency.fastest(latency.read("resnet").timings, 1)
+    best = latency.fastest(latency.read(latency.WITH_AVX512).timings, 1)
     specs = ("D(5)-C-R4", "D(5)-D-R3", "H(5)-D-R3")
     times = {spec: best["ResNet-110"].median / best[f"ResNet-32 {spec}"].median for spec in specs}
     yield [
@@ -103,7 +103,7 @@ def _lenets() -> Iterator[list[str]]:
         NO if behind > CHANCE else OPEN if behind > 0 else YES,
     ]
     large, small = cost_of("lenet128", "static"), cost_of("lenet32", "D(2)-D-R3")
-    timed = latency.fastest(latency.read("lenet").timings, 1)
+    timed = latency.fastest(latency.read(latency.WITH_AVX512).timings, 1)
     faster = timed["LeNet-128"].median / timed["LeNet-32 D(2)-D-R3"].median
     fewer, smaller = large.macs / small.macs, large.parameters / small.parameters
     yield [

@@ -2,10 +2,10 @@
 
 python -m benchmarks.latency [--network 'ResNet*'] [--runtime native] [--threads 1] [--rounds 15] [--keep exports]
 
-Networks of one kind are measured side by side and leave benchmarks/results/latency-resnet.json or latency-lenet.json,
-and whatever else is asked for a file that --out names: the tables of docs/deployment.md are made of them. Networks that
-are told something (X) have two columns: told the same again, and ("told anew") another value in every call. With
---batch 64, exports for throughput take so many images at once.
+All networks, measured side by side, leave benchmarks/results/latency.json, those of one kind latency-resnet.json for
+example, unless --out names a file: latency-avx512.json and latency-avx2.json are the tables of docs/deployment.md.
+Networks that are told something (X) have two columns: told the same again, and ("told anew") another value in every
+call. With --batch 64, exports for throughput take so many images at once.
 """
 
 from __future__ import annotations
@@ -382,9 +382,9 @@ class Measured:
     processor: str = ""
 
 
-def read(family: str) -> Measured:
-    """The networks of one kind, which were measured side by side."""
-    content = json.loads((RESULTS / f"latency-{family}.json").read_bytes())
+def read(name: str) -> Measured:
+    """Networks that were measured side by side."""
+    content = json.loads((RESULTS / f"latency-{name}.json").read_bytes())
     timings = [Timing(**timing) for timing in content["timings"]]
     return Measured(content["macs"], timings, content["about"].get("processor", ""))
 
@@ -400,19 +400,16 @@ def met(quotient: float, target: str) -> str:
 
 def ratios(file: str = WITH_AVX512) -> str:
     """The best runtime of each network, one by the other, as a table."""
-    found = list(map(read, files))
-    head = f"ratio of medians, {found[0].processor}"
+    measured = read(file)
+    head = f"ratio of medians, {measured.processor}"
     lines = [f"| {head} | one thread | two threads | by MACs | target for one thread |", "|---|---|---|---|---|"]
-    for measured in found:
-        each = [compared(measured.timings, threads) for threads in (1, 2)]
-        for (upper, lower), target in RATIOS.items():
-            times = [best[upper].median / best[lower].median for best in each if upper in best and lower in best]
-            if times:
-                by_macs = measured.macs[upper.partition(" in ")[0]] / measured.macs[lower.partition(" in ")[0]]
-                cells = [*(f"{ratio:.2f}" for ratio in times), *[""] * (2 - len(times)), f"{by_macs:.2f}"]
-                lines.append(
-                    f"| {_spline(upper)} over {_spline(lower)} | {' | '.join(cells)} | {met(times[0], target)} |"
-                )
+    each = [compared(measured.timings, threads) for threads in (1, 2)]
+    for (upper, lower), target in RATIOS.items():
+        times = [best[upper].median / best[lower].median for best in each if upper in best and lower in best]
+        if times:
+            by_macs = measured.macs[upper.partition(" in ")[0]] / measured.macs[lower.partition(" in ")[0]]
+            cells = [*(f"{ratio:.2f}" for ratio in times), *[""] * (2 - len(times)), f"{by_macs:.2f}"]
+            lines.append(f"| {_spline(upper)} over {_spline(lower)} | {' | '.join(cells)} | {met(times[0], target)} |")
     return "\n".join(lines)
 
 
@@ -430,15 +427,12 @@ def throughput(file: str = BATCHES) -> str:
 
 
 def milliseconds(file: str = WITH_AVX512) -> str:
-    """Every network in every runtime, as a table for each file."""
-    tables = []
-    for measured in map(read, files):
-        runtimes, rows = in_milliseconds(measured.timings)
-        lines = [f"| ms, median (95%) | {' | '.join(runtimes)} |", "|---" * (len(runtimes) + 1) + "|"]
-        for network, threads, texts in rows:
-            lines.append(f"| {network}, {threads} thread{'s' if threads > 1 else ''} | {' | '.join(texts)} |")
-        tables.append("\n".join(lines))
-    return "\n\n".join(tables)
+    """Every network in every runtime, as a table."""
+    runtimes, rows = in_milliseconds(read(file).timings)
+    lines = [f"| ms, median (95%) | {' | '.join(runtimes)} |", "|---" * (len(runtimes) + 1) + "|"]
+    for network, threads, texts in rows:
+        lines.append(f"| {network}, {threads} thread{'s' if threads > 1 else ''} | {' | '.join(texts)} |")
+    return "\n".join(lines)
 
 
 def _spline(network: str) -> str:

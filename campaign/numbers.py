@@ -234,7 +234,7 @@ def network(dice: random.Random) -> None:
         spline = sn.convert(net, spec, example=images, spread=0.3).eval()
         with sn.strategy("bank"):
             expected = sn.conversion.copy_network(spline).double()(images.double()).float()
-            own = 4 * (spline(images) - expected).abs().max().item()  # some networks are unsteady: several times that
+            own = 30 * (spline(images) - expected).abs().max().item()  # some divide by almost nothing
         for strategy in ("auto", "grouped", "single"):
             with sn.strategy(strategy):
                 torch.testing.assert_close(spline(images), expected, rtol=1e-3, atol=2e-4 + own)
