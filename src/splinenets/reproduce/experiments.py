@@ -296,6 +296,7 @@ EXPERIMENTS = {
             *_air((9, 18, 18)),  # more MACs than any of those above
             *_air((12, 24, 24), "D(5)-C-R3"),
             *_air((16, 32, 32), "D(5)-C-R3"),
+            *_air((16, 32, 64)),  # the time of the one above
             *_rivals("Air 16-32-32", "air16-32-32", widths=(16, 32, 32)),
             *_upgrades("Air 8-16-16", "D(5)-C-R3", (8, 16, 16)),
         ),
