@@ -1,5 +1,6 @@
 """Where files are kept, and how they are read and written."""
 
+import errno
 import io
 import os
 from functools import partial
@@ -20,6 +21,7 @@ from splinenets.files import (
     read_bytes,
     read_metadata,
     read_sealed,
+    rename_durably,
     replacing,
     write_sealed,
 )
@@ -159,3 +161,13 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path, monkeypatch):
         read_bytes(tmp_path, "file")
     (tmp_path / "file").write_bytes(bytes(10))
     assert read_bytes(tmp_path, "file") == bytes(10)
+
+
+def test_a_disk_that_fails_at_the_last_moment_is_named(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "part").write_bytes(b"whole")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*final"):
+        rename_durably(tmp_path / "part", tmp_path / "final")
