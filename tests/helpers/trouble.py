@@ -72,6 +72,10 @@ def listen():
 
     def heard(event, args):
         if event in CHANGES and Trouble.active is not None:
-            Trouble.active.notice(event)
+            try:
+                Trouble.active.notice(event)
+            except OSError as error:
+                error.filename = os.fsdecode(args[0])  # the system says what it could not change
+                raise
 
     sys.addaudithook(heard)
