@@ -377,20 +377,9 @@ def test_nothing_is_written(static_and_spline, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-class Watched:
-    """A lock that says when somebody comes to wait for it."""
-
-    def __init__(self, lock, waiting):
-        self.lock, self.waiting, self.release = lock, waiting, lock.release
-
-    def acquire(self, timeout):
-        self.waiting.set()
-        return self.lock.acquire(timeout=timeout)
-
-
 def test_the_end_waits_for_an_answer():
     """A thread that Python ends inside torch takes the whole process with it."""
-    began, waiting, may_end, events = threading.Event(), threading.Event(), threading.Event(), []
+    began, closing, may_end, events = threading.Event(), threading.Event(), threading.Event(), []
 
     def answer(**asked):
         began.set()
@@ -403,15 +392,16 @@ def test_the_end_waits_for_an_answer():
         asking = threading.Thread(target=lambda: ask(server, "/answer", question()))
         asking.start()
         assert began.wait(60)
-        server.working = Watched(server.working, waiting)
-        closing = threading.Thread(target=lambda: (server.server_close(), events.append("closed")))
-        closing.start()
-        assert waiting.wait(60)
+        server.shutdown()
+        listening = server.socket
+        server.socket = SimpleNamespace(close=lambda: (listening.close(), closing.set()))
+        ending = threading.Thread(target=lambda: (server.server_close(), events.append("closed")))
+        ending.start()
+        assert closing.wait(60)
         assert events == []
         may_end.set()
-        closing.join(60)
+        ending.join(60)
         asking.join(60)
-        server.working.release()  # it is closed once more
     assert events == ["answered", "closed"]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
-from socket import SHUT_RDWR, socket
+from socket import SHUT_RD, SHUT_RDWR, socket
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -28,7 +28,7 @@ class RefusedError(ValueError):
 class Server(ThreadingHTTPServer):
     """A thread for each of at most ``connections`` callers; on the loopback address unless told otherwise."""
 
-    daemon_threads = True
+    daemon_threads = False  # one that Python ends inside torch is a crash
     request_queue_size = 128
     connections = 256
 
@@ -56,6 +56,13 @@ class Server(ThreadingHTTPServer):
         """A caller has gone."""
         self.deadlines.pop(request, None)
         super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Stop, but not in the middle of an answer: callers get theirs, and are asked for nothing more."""
+        for request in list(self.deadlines):
+            with suppress(OSError):
+                request.shutdown(SHUT_RD)  # a thread that waits for its caller wakes up, and ends
+        super().server_close()  # waits for all threads
 
     def service_actions(self) -> None:
         """Drop callers who have not sent a whole request, or taken their answer, in time."""

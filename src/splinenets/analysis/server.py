@@ -6,7 +6,6 @@ import base64
 import binascii
 import re
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult
@@ -19,8 +18,6 @@ from .explorer import Explorer, packed
 from .text import PAGE, png
 
 LARGEST = 5_000_000  # bytes that a page may send
-PATIENCE = 10  # seconds that the end waits for an answer
-LEAVING = 0.5  # and for threads that have it to let go of their tensors
 SCRIPTS = ("draw", "explore", "flow", "compare", "told", "pad", "tour")
 FILES = {
     "/": ("explore.html", "text/html; charset=utf-8"),
@@ -43,14 +40,6 @@ class Server(web.Server):
         self.explorer = explorer
         self.working = threading.Lock()  # held by a thread that computes
         super().__init__(Handler, port=port)
-
-    def server_close(self) -> None:
-        """Stop, but not in the middle of an answer: Python would end its thread inside torch, which is a crash."""
-        super().server_close()
-        self.working.acquire(timeout=PATIENCE)  # and nobody begins another
-        until = time.monotonic() + LEAVING
-        while self.deadlines and time.monotonic() < until:
-            time.sleep(0.01)
 
 
 class Handler(web.Handler):

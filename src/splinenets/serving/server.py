@@ -37,7 +37,7 @@ class Server(web.Server):
         super().__init__(Handler, host, port)
 
     def server_close(self) -> None:
-        """Stop, but not in the middle of an answer."""
+        """Stop, when everybody has their answer."""
         super().server_close()
         self.batcher.close()
 
