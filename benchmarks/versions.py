@@ -1,6 +1,7 @@
 """Another version of splinenets beside this one: the same jobs in two processes, in turn.
 
 python -m benchmarks.versions ../other-clone [--repeats 7] [--numbers float32]
+python -m benchmarks.versions ../other-clone --job "batch 1, float32, inference"  (prints, writes no file)
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.timing import RESULTS, about, markdown, write
 from splinenets.tables import text_table
@@ -21,7 +23,8 @@ from splinenets.tables import text_table
 FILE = RESULTS / "versions.json"
 HERE = Path(__file__).resolve().parent.parent
 # network, spec or "", batch, numbers, training or not
-JOBS = [
+Job: TypeAlias = tuple[str, str, int, str, bool]
+JOBS: list[Job] = [
     ("resnet32", spec, batch, numbers, training)
     for spec in ("", "D(5)-C-R4", "D(5)-C-R3", "H(5)-C-R3")
     for training, batch, numbers in (
@@ -79,7 +82,7 @@ class Version:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
         self.process = subprocess.Popen(command, **pipes)
 
-    def seconds(self, job: tuple[object, ...], repeats: int) -> float:
+    def seconds(self, job: Job, repeats: int) -> float:
         """The mean time of some calls; 0 repeats make the job anew and warm it up."""
         assert self.process.stdin
         assert self.process.stdout
@@ -88,16 +91,34 @@ class Version:
         return float(self.process.stdout.readline())
 
 
+def words(network: str, spec: str, batch: int, numbers: str, training: bool) -> list[str]:
+    """What a job is called."""
+    return [f"{network} {spec or 'plain'}", f"batch {batch}", numbers, "training" if training else "inference"]
+
+
 def versions() -> str:
     """The table of the docs."""
     rows = json.loads(FILE.read_text())["rows"]
     head = ["", "batch", "numbers", "", "other version, ms", "this version, ms", "times as fast"]
     body = []
-    for network, spec, batch, numbers, training, other, own in rows:
-        mode = "training" if training else "inference"
+    for *job, other, own in rows:
+        name, batch, numbers, mode = words(*job)
         times = [f"{1e3 * other:,.1f}", f"{1e3 * own:,.1f}", f"{other / own:.2f}"]
-        body.append([f"{network} {spec or 'plain'}", str(batch), numbers, mode, *times])
+        body.append([name, batch.removeprefix("batch "), numbers, mode, *times])
     return markdown(head, body)
+
+
+def compare(pair: Sequence[Version], job: Job, repeats: int) -> tuple[float, float]:
+    """Median seconds of a job in two versions, in turn."""
+    for version in pair:
+        version.seconds(job, 0)
+    calls = 30 if job[2] == 1 else 1
+    rounds = [[version.seconds(job, calls) for version in pair] for _ in range(repeats)]
+    others, owns = zip(*rounds, strict=True)
+    other, own = median(others), median(owns)
+    times = f"{1e3 * other:.2f} ms, {1e3 * own:.2f} ms, {other / own:.3f} times as fast"
+    print(f"{', '.join(words(*job))}: {times}; {min(others) / min(owns):.3f} by the shortest times", flush=True)
+    return other, own
 
 
 def main() -> None:
@@ -105,17 +126,17 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--numbers", choices=["bf16", "float32"], help="only these, where a processor has no others")
+    parser.add_argument(
+        "--job", action="append", help='only jobs in whose words this stands, "R4, batch 1,"; repeatable'
+    )
     options = parser.parse_args()
-    began, rows = time.perf_counter(), []
-    versions = [Version(options.other.resolve()), Version(HERE)]
-    for job in (job for job in JOBS if options.numbers in (None, job[3])):
-        calls = 30 if job[2] == 1 else 1
-        for version in versions:
-            version.seconds(job, 0)
-        pairs = [[version.seconds(job, calls) for version in versions] for _ in range(options.repeats)]
-        other, own = (median(times) for times in zip(*pairs, strict=True))
-        rows.append([*job, other, own])
-        print(job, f"{1e3 * other:.2f} ms, {1e3 * own:.2f} ms, {other / own:.3f} times as fast", flush=True)
+    jobs = [job for job in JOBS if options.numbers in (None, job[3])]
+    if options.job:
+        jobs = [job for job in jobs if any(text in ", ".join(words(*job)) for text in options.job)]
+    began, pair = time.perf_counter(), [Version(options.other.resolve()), Version(HERE)]
+    rows = [[*job, *compare(pair, job, options.repeats)] for job in jobs]
+    if options.job:
+        return
     columns = ["network", "spec", "batch", "numbers", "training", "other", "own"]
     only = f" --numbers {options.numbers}" if options.numbers else ""
     setting = about(

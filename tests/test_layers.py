@@ -1,5 +1,7 @@
 import copy
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -263,3 +265,26 @@ def test_layers_of_nothing_are_refused(spec):
         sn.SplineLinear(0, 4, spec=spec)
     with pytest.raises(ValueError, match="a spline needs a feature to decide by"):
         sn.SplineConv2d(0, 4, 3, spec=spec, input_size=5)
+
+
+@pytest.mark.skipif(not sn.kernels.has_kernel(torch.float32), reason="no kernels here")
+@pytest.mark.parametrize(("spec", "most"), [("D(5)-C-R4", 80), ("H(5)-C-R3", 82), ("D(5)-D-R3", 73)])
+def test_one_image_asks_few_questions(spec, most):
+    """Single images spend most of their time in Python: the functions of ours that are called, which no clock blurs."""
+    net = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)))
+    x = torch.randn(1, 8, 9, 9).contiguous(memory_format=torch.channels_last)
+    net = sn.convert(net, spec, example=x).eval()
+    ours, calls = str(Path(sn.__file__).parent), []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            calls.append(frame.f_code.co_name)
+
+    with torch.no_grad():
+        net(x)  # what is looked up once
+        sys.setprofile(note)
+        try:
+            net(x)
+        finally:
+            sys.setprofile(None)
+    assert len(calls) <= most * len(net)

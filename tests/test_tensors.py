@@ -86,6 +86,32 @@ def test_wherever_numbers_lie(place, name, samples, learning):
     torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
+def test_wherever_an_image_lies_that_is_decided_by_whole(place):
+    net, x = sn.SplineConv2d(3, 4, 3, spec="D(4)-D-R3", input_size=6).eval(), place(images(1))
+    with torch.no_grad():
+        found = net(x)
+        with sn.strategy("grouped"):
+            torch.testing.assert_close(found, net(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 20])
+def test_another_default_for_new_tensors(samples):
+    """What kernels write into has the numbers that they write, whatever numbers torch gives to new tensors."""
+    x = images(samples).contiguous(memory_format=torch.channels_last)
+    net, answers = layer(), []
+    for default in (torch.float64, torch.float32):
+        torch.set_default_dtype(default)
+        try:
+            with torch.no_grad():
+                inferred = net(x)
+            y = net(x)
+            answers.append([inferred, y, *torch.autograd.grad(y.square().sum(), list(net.parameters()))])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(*answers)
+
+
 @pytest.mark.parametrize("name", ["weight", "bias", "knots", "projection.weight", "projection.running_mean"])
 @pytest.mark.parametrize("learning", [True, False])
 def test_parameters_elsewhere_are_not_read(name, learning):

@@ -69,5 +69,5 @@ def bspline_basis(position: Tensor, knots: int, degree: int, *, closed: bool = F
     if not torch.compiler.is_compiling():
         check_memory(position.numel() * knots * position.element_size(), f"a basis of {knots} knots")
     values, first = compact_basis(position, knots + degree if closed else knots, degree)
-    index = (first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)) % knots
-    return values.new_zeros(*position.shape, knots).scatter(-1, index, values)
+    index = first.unsqueeze(-1) + torch.arange(degree + 1, device=position.device)
+    return values.new_zeros(*position.shape, knots).scatter(-1, index % knots if closed else index, values)

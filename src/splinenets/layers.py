@@ -133,9 +133,11 @@ class SplineLayer(Level):
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
-        if self.spec.projection == "dot":
+        kind = self.spec.projection
+        if kind == "dot":
             return x, x
-        if isinstance(self.projection, External):
+        if kind == "external":
+            assert isinstance(self.projection, External)
             return x, self.path.condition(self, self.projection.conditions, x.shape[0])
         return pool_beside(x, self.channel_dim)
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from .basis import bspline_basis
 from .collectives import sum_over_ranks
-from .operators import Decision, balanced, decide, kernel_decides, transformed
+from .operators import Decision, balanced, decide, transformed
 from .path import around
 from .spec import SplineSpec
 
@@ -177,9 +177,10 @@ class Projection(Proposer):
     def forward(self, features: Tensor, parent: Tensor | None, *, update: bool = True, local: bool = False) -> Proposal:
         """(N, M) or (N, ...), and (N, C) or None -> (N, C)."""
         learning = self.training and self.spec.standardize
-        if not learning and not self.spec.closed and kernel_decides(features, parent, decision := self.decision()):
-            position = decide(features if features.dim() == 2 else features.flatten(1), parent, decision)
-            return Proposal(position, position if local else None)
+        if features.shape[0] == 1 and not (learning or self.spec.closed):
+            position = decide(features, parent, self.decision())
+            if position is not None:
+                return Proposal(position, position if local else None)
         features, parameters = in_one_order(
             features, [p.flatten(0, -2) for p in (self.weight, self.offsets) if p is not None]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import NamedTuple, TypeGuard
 
 EXAMPLE = "D(5)-C-R3"
@@ -70,11 +71,16 @@ def check_sides(*sides: int) -> None:
 
 def check_memory(size: int, what: str) -> None:
     """Raise if this machine has no room for so many bytes, before they are asked for."""
-    pages, page = (os.sysconf(f"SC_{name}") if hasattr(os, "sysconf") else 0 for name in ("PHYS_PAGES", "PAGE_SIZE"))
-    if size > pages * page > 0:
+    if size > _memory() > 0:
         raise ValueError(
-            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {pages * page / 2**30:,.0f} GB"
+            f"{what} would take {size / 2**30:,.0f} GB of memory, and this machine has {_memory() / 2**30:,.0f} GB"
         )
+
+
+@cache
+def _memory() -> int:
+    """How many bytes this machine has; 0 where that is not known."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,13 @@ class Geometry:
         sizes = (*self.image, self.filters, *self.output, *self.kernel, *self.stride, *self.padding, *self.dilation)
         return _Layer(*sizes, self.splines, self.dims, self.knots, self.degree, _basis(self.degree))
 
+    @cached_property
+    def result(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape of what a convolution gives, and its strides: channels last."""
+        height, width = self.output
+        shape = (self.image[0], self.filters, height, width)
+        return shape, (height * width * self.filters, 1, width * self.filters, self.filters)
+
 
 class _Layer(Structure):
     """The same order as ``Layer`` in kernels.cpp; and so for the others below and their namesakes there."""
@@ -154,7 +161,7 @@ def arrange(geometry: Geometry, knots: Tensor, base: Tensor | None, dtype: torch
     """Knots, float32 (dims * K, filters, fan_in), base included, as ``forward`` and ``backward`` want them."""
     layer = geometry.record
     row = _call("row", dtype, byref(layer))
-    arranged = torch.empty(len(knots), geometry.filters, row, dtype=dtype)
+    arranged = knots.new_empty(knots.shape[0], geometry.filters, row, dtype=dtype)
     _call("arrange", dtype, byref(layer), knots.data_ptr(), byref(_base(base)), arranged.data_ptr())
     return arranged
 
@@ -169,8 +176,7 @@ def forward(
     bias: Tensor | None,
 ) -> Tensor:
     """Convolve images (N, C, H, W), channels last; without arranged knots, which pay from some ten samples on, too."""
-    shape = (geometry.image[0], geometry.filters, *geometry.output)
-    y = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+    y = x.new_empty_strided(*geometry.result)
     pointers = (x.data_ptr(), position.data_ptr(), _at(arranged), knots.data_ptr(), _at(bias))
     _call("forward", x.dtype, byref(geometry.record), byref(_Forward(*pointers, _base(base), y.data_ptr())))
     return y
@@ -183,10 +189,10 @@ def backward(
     rows, filters, row = arranged.shape
     x_grad = torch.empty_like(x) if image_too else None
     position_grad = torch.empty_like(position)
-    knots_grad = torch.empty(rows, filters, x.shape[1] * prod(geometry.kernel))
-    bias_grad = torch.empty(filters) if bias_too else None
+    knots_grad = position.new_empty(rows, filters, x.shape[1] * prod(geometry.kernel))
+    bias_grad = position.new_empty(filters) if bias_too else None
     threads = torch.get_num_threads()
-    partial = torch.empty(threads, rows * filters * row + filters)  # one share for each
+    partial = position.new_empty(threads, rows * filters * row + filters)  # one share for each
     pointers = (x.data_ptr(), position.data_ptr(), arranged.data_ptr(), grad.data_ptr(), _at(x_grad))
     results = (position_grad.data_ptr(), knots_grad.data_ptr(), _at(bias_grad), partial.data_ptr())
     _call("backward", x.dtype, byref(geometry.record), byref(_Gradients(*pointers, *results, threads)))
@@ -194,10 +200,11 @@ def backward(
 
 
 def pool(x: Tensor) -> Tensor:
-    """Means over all places: (N, C, H, W), channels last -> (N, C), float32."""
-    pooled = torch.empty(x.shape[:2])
-    _call("pool", x.dtype, x.shape[0], prod(x.shape[2:]), x.shape[1], x.data_ptr(), pooled.data_ptr())
-    return pooled
+    """Means over all places: (N, C, H, W), channels last -> (N, C)."""
+    samples, channels, height, width = x.shape
+    pooled = x.new_empty(samples, channels, dtype=torch.float32)
+    _call("pool", x.dtype, samples, height * width, channels, x.data_ptr(), pooled.data_ptr())
+    return pooled if x.dtype is torch.float32 else pooled.to(x.dtype)
 
 
 def spread(grad: Tensor, to: Tensor) -> None:
@@ -218,13 +225,14 @@ def propose(
     slope: float,
 ) -> Tensor:
     """A projection's positions, all float32: see ``Projection``."""
-    coordinates = (weight if spline is None else spline[0]).shape[0]  # type: ignore[union-attr]
+    samples, length = features.shape
+    coordinates, knots = (weight.shape[0], 0) if spline is None else (spline.shape[1], spline.shape[0])  # type: ignore[union-attr]
     mean, variance = moments or (None, None)
     decision = _Decision(
-        *(*features.shape, coordinates, 0 if spline is None else len(spline), degree, _basis(degree)),
+        *(samples, length, coordinates, knots, degree, _basis(degree)),
         *(_at(weight), _at(spline), _at(mean), _at(variance), epsilon, bound, slope),
     )
-    positions = torch.empty(features.shape[0], coordinates)
+    positions = features.new_empty(samples, coordinates)
     _call("propose", None, byref(decision), features.data_ptr(), _at(parent), positions.data_ptr())
     return positions
 
@@ -238,9 +246,10 @@ def _basis(degree: int) -> Array[c_float]:
 def _base(base: Tensor | None) -> _Base:
     if base is None:
         return _Base(None, 0, 0, 0)
-    _, channels, *kernel = base.shape
-    near, far = (prod(kernel), 1) if base.is_contiguous() else (1, channels)
-    return _Base(base.data_ptr(), channels * prod(kernel), near, far)
+    _, channels, height, width = base.shape
+    taps = height * width
+    near, far = (taps, 1) if base.is_contiguous() else (1, channels)
+    return _Base(base.data_ptr(), channels * taps, near, far)
 
 
 def _at(tensor: Tensor | None) -> int | None:

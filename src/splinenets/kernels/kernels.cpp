@@ -27,11 +27,12 @@ inline Vector broadcast(float value) { return value - Vector{}; }
 
 // LANES rows of LANES floats, or of anything else of 32 bits -> their transpose, densely
 inline void transpose(const void* from, int64_t stride, void* to) {
-  Vector rows[LANES];
+  Vector rows[LANES];  // which never leave the registers: a memcpy of all of them would be a call
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++) std::memcpy(&rows[i], static_cast<const char*>(from) + 4 * i * stride, sizeof(Vector));
+  for (int i = 0; i < LANES; i++) rows[i] = load(static_cast<const float*>(from) + i * stride);
   exchange_all<1>(rows);
-  std::memcpy(to, rows, sizeof rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) store(static_cast<float*>(to) + i * LANES, rows[i]);
 }
 
 #if defined(__AVX512F__)
@@ -70,7 +71,9 @@ struct Bfloat {
     memcpy(&both, unit, 4);
     return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(both), (__m512bh)weights);
   }
-  static Vector read(const Real* from) { return load(from); }
+  static Vector read(const Real* from) {  // two instructions, where GCC makes six of `load`
+    return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
+  }
   static void write(Real* to, Vector value) {
     _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh((__m512)value));
   }

@@ -1,7 +1,7 @@
 """The same answer computed in several ways, and the rule that picks one. See README.md in this folder."""
 
 from .choice import STRATEGIES, StrategyWarning, compute, out_of_memory
-from .decision import Decision, decide, kernel_decides, pool_beside, pooled_features
+from .decision import Decision, decide, pool_beside, pooled_features
 from .fused import fused, why_not
 from .mixing import Curves, balanced, mix_weights
 from .operation import Convolution, LinearMap, Operation
@@ -19,7 +19,6 @@ __all__ = [
     "compute",
     "decide",
     "fused",
-    "kernel_decides",
     "mix_weights",
     "out_of_memory",
     "pool_beside",

@@ -29,15 +29,14 @@ def pool_beside(x: Tensor, channel_dim: int) -> tuple[Tensor, Tensor]:
     if channel_dim != 1 or not _kernel_pools(x):
         return x, pooled_features(x, channel_dim)
     if not torch.is_grad_enabled():
-        return x, kernels.pool(x).to(x.dtype)
+        return x, kernels.pool(x)
     return _PoolBeside.apply(x)  # type: ignore[no-untyped-call]
 
 
 def _kernel_pools(x: Tensor) -> bool:
-    """Only images whose channels come last in memory; torch.compile makes a mean as good by itself."""
+    """Only images whose channels come last in memory."""
     return (
-        not torch.compiler.is_compiling()
-        and x.dim() == 4
+        x.dim() == 4
         and not obstacle(x, x.dtype)
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.numel() > 0
@@ -49,7 +48,7 @@ class _PoolBeside(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return x.view_as(x), kernels.pool(x).to(x.dtype)
+        return x.view_as(x), kernels.pool(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, pooled_grad: Tensor | None) -> Tensor | None:
@@ -76,33 +75,34 @@ class Decision(NamedTuple):
     slope: float
 
 
-def kernel_decides(features: Tensor, parent: Tensor | None, decision: Decision) -> bool:
-    """Whether the kernel may decide: for one sample of float32 numbers, when nothing is to be learnt."""
-    if features.shape[0] != 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        return False
-    if torch.compiler.is_compiling() or obstacle(features, torch.float32, parent, *decision[:4]):
-        return False
-    weight, knots, mean, variance, *_ = decision
+def _has(t: Tensor | None, shape: tuple[int, ...]) -> bool:
+    """Whether the kernel that decides may read a tensor: float32 numbers in this shape, one after the other."""
+    return t is None or (t.dtype is torch.float32 and t.shape == shape and t.is_contiguous())
+
+
+def decide(features: Tensor, parent: Tensor | None, decision: Decision) -> Tensor | None:
+    """A projection's positions in one kernel, (1, M) or (1, ...), (1, C) or None -> (1, C); None where it cannot serve.
+
+    It does for one sample of float32 numbers, when nothing is to be learnt.
+    """
+    weight, knots, mean, variance, degree, epsilon, bound, slope = decision
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or features.dtype is not torch.float32:
+        return None
+    if obstacle(features, torch.float32, parent, weight, knots, mean, variance):
+        return None
     coordinates, length = sizes = (weight if knots is None else knots).shape[-2:]  # type: ignore[union-attr]
-    for t, shape in ((weight, sizes), (knots, sizes), (mean, sizes[:1]), (variance, sizes[:1])):
-        if t is not None and (t.dtype is not torch.float32 or (t.shape if t.dim() < 3 else t.shape[1:]) != shape):
-            return False
-    return (
-        features.dtype is torch.float32
-        and features.numel() == length
-        and (parent is None or parent.shape == (1, coordinates))
-    )
-
-
-def decide(features: Tensor, parent: Tensor | None, decision: Decision) -> Tensor:
-    """A projection's positions in one kernel: (N, M), (N, C) or None -> (N, C)."""
-    weight, knots, mean, variance = (None if t is None else t.contiguous() for t in decision[:4])
+    if features.numel() != length or not (parent is None or parent.shape == (1, coordinates)):
+        return None
+    if not (_has(weight, sizes) and _has(mean, sizes[:1]) and _has(variance, sizes[:1])):
+        return None
+    if knots is not None and not _has(knots, (knots.shape[0], coordinates, length)):
+        return None
     return kernels.propose(
-        features.contiguous(),
+        (features if features.dim() == 2 else features.flatten(1)).contiguous(),
         None if parent is None else parent.float().contiguous(),
         *(weight, knots, None if mean is None or variance is None else (mean, variance)),
-        degree=decision.degree,
-        epsilon=decision.epsilon,
-        bound=decision.bound,
-        slope=decision.slope,
+        degree=degree,
+        epsilon=epsilon,
+        bound=bound,
+        slope=slope,
     )

@@ -43,8 +43,9 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     For layers with which ``why_not`` finds nothing wrong.
     """
     assert isinstance(operation, Convolution)
+    numbers = dtype_of(x)
     inputs = (
-        x.to(dtype_of(x)),
+        x if x.dtype is numbers else x.to(numbers),
         position.float(),
         curves.knots.float(),
         None if curves.base is None else curves.base.float(),

@@ -13,7 +13,7 @@ from .. import kernels
 from .operation import Convolution, Operation
 
 NAMES = ("auto", "bank", "fused", "grouped", "measure", "single", "unfold")
-PLAIN = (Tensor, nn.Parameter)
+PLAIN, STRIDED = (Tensor, nn.Parameter), torch.strided
 SHARES = 2**28  # bytes that the threads' shares of the knots' gradient may take together
 
 
@@ -76,17 +76,13 @@ def obstacle(
     compiling = torch.compiler.is_compiling()
     if (name := (_traced if compiling else _here).name) not in ("auto", "fused", "measure"):
         return f"is not what was asked for, {name!r}"
-    if not compiling and type(x) not in PLAIN:
-        return f"needs plain tensors, got {type(x).__name__}"
-    if not compiling and _interpreters() is not None:
-        return "does not know the transforms of torch.func"
-    if not (x.device.type == "cpu" if compiling else x.is_cpu):
-        return f"runs on the CPU, got {x.device.type}"
-    if not compiling and not readable(x, knots, *others):
-        return "needs plain tensors, whose numbers lie in the CPU's memory"
+    if compiling and operation is None:
+        return "stands alone in graphs, where torch itself makes as good of what stands beside"
+    if x.device.type != "cpu" if compiling else _interpreters() is not None or not readable(x, knots, *others):
+        return _unreadable(x)
     if operation is not None and not is_plain_2d(operation):
         return "computes 2d convolutions without groups"
-    if not _has_kernel(numbers) or (knots is not None and knots.dtype == torch.float64):
+    if not kernels.has_kernel(numbers) or (knots is not None and knots.dtype == torch.float64):
         return f"has no kernel for {numbers} here"
     if knots is not None and torch.is_grad_enabled() and 4 * _threads() * knots.numel() > SHARES:
         return f"needs more than {SHARES >> 20} MB for the gradients of {knots.numel():,} numbers"
@@ -96,13 +92,20 @@ def obstacle(
 def readable(*tensors: Tensor | None) -> bool:
     """Whether a kernel finds the numbers of these tensors where their address says: on the CPU, one by one."""
     for t in tensors:  # asked several times a layer: a loop, as the quickest way
-        if t is not None and (type(t) not in PLAIN or not t.is_cpu or t.layout is not torch.strided or t.is_neg()):
+        if t is not None and (type(t) not in PLAIN or not t.is_cpu or t.layout is not STRIDED or t.is_neg()):
             return False
     return True
 
 
-def _has_kernel(numbers: torch.dtype) -> bool:
-    return kernels.has_kernel(numbers)
+def _unreadable(x: Tensor) -> str:
+    """Why a kernel cannot read a layer's input, or what else the layer is made of."""
+    if not torch.compiler.is_compiling() and type(x) not in PLAIN:
+        return f"needs plain tensors, got {type(x).__name__}"
+    if not torch.compiler.is_compiling() and transformed():
+        return "does not know the transforms of torch.func"
+    if x.device.type != "cpu":
+        return f"runs on the CPU, got {x.device.type}"
+    return "needs plain tensors, whose numbers lie in the CPU's memory"
 
 
 def _threads() -> int:
@@ -111,7 +114,7 @@ def _threads() -> int:
 
 # torch.compile asks these once, while it traces. The same as torch.compiler.assume_constant_result, which would import
 # all of the compiler right now
-for _asked_once in (_has_kernel, _threads):
+for _asked_once in (kernels.has_kernel, _threads):
     _asked_once._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
