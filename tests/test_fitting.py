@@ -136,6 +136,8 @@ def test_whatever_the_images_the_recipe_is_sound(seen, network, weights):
     assert (found.augment == "affine-flip") == (seen.channels == 3)
     if network is None:
         assert found.network == ("resnet" if seen.images >= 5_000 else "air" if seen.classes > 20 else "lenet")
+    lean = found.network == "air" and seen.images < 5_000  # as few knots as there can be, and more decay
+    assert (found.model == "D(3)-C-R3") == (found.weight_decay == 0.3) == lean
     assert found.image_size <= 224
     assert (found.sampling == "classes") == (seen.counts[1] >= 2 * seen.counts[0])
     assert f"{seen.images:,} training images" in str(seen)

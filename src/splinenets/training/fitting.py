@@ -163,7 +163,10 @@ class Fitting:
             self.choose("widths", (width, 2 * width, 2 * width), reason)
         elif self.recipe.network == "resnet":
             self.choose("depth", 20, "the smallest usual depth")
-        self.choose("model", SPECS.get(self.recipe.network, "D(5)-C-R3"), f"does well in {self.recipe.network}")
+        if self.recipe.network == "air" and seen.images < FEW:
+            self.choose("model", "D(3)-C-R3", "while images are few, each should teach all knots of its curve")
+        else:
+            self.choose("model", SPECS.get(self.recipe.network, "D(5)-C-R3"), f"does well in {self.recipe.network}")
 
     def images(self, seen: Survey) -> None:
         """Their size, and how they are distorted."""
@@ -175,7 +178,8 @@ class Fitting:
             self.choose("augment", "affine-elastic", "grey images may be writing, which must not be mirrored")
         else:
             self.choose("augment", "affine-flip", "things in colour images may be mirrored, moved and turned")
-        self.choose("calibrate", min(seen.images, 2_500), "images are distorted in training and not afterwards")
+        reason = "images are distorted in training: so many that are not tell the curves what comes afterwards"
+        self.choose("calibrate", min(seen.images, 2_500), reason)
 
     def steps(self, seen: Survey) -> None:
         """How many images a step, how many steps, and how large ones."""
@@ -192,8 +196,8 @@ class Fitting:
         wanted = max(round(16 * (10_000 / seen.images) ** 0.35), math.ceil(STEPS * seen.classes / per_epoch), least)
         epochs = max(min(wanted, most), min(math.ceil(FEWEST_STEPS / per_epoch), 2 * most))
         reason = (
-            f"more for fewer images, at least {STEPS} steps for each class, but {least} to {most}; "
-            f"up to {2 * most} for {FEWEST_STEPS} steps in all"
+            f"more for fewer images: {STEPS} steps for each class or more, within {least} to {most} epochs, "
+            f"and {FEWEST_STEPS} steps in all, within {2 * most}"
         )
         self.choose("epochs", epochs, reason)
         if self.recipe.network == "air":
@@ -210,7 +214,8 @@ class Fitting:
             )
         self.choose("anneal", "one-cycle", "the learning rate falls to 0 however few the steps")
         self.choose("clip", 1.0, "no single step may be so large that training breaks down")
-        self.choose("weight_decay", 0.05 if adaptive else 5e-4, BY_HEART)
+        heavy = self.recipe.network == "air" and seen.images < FEW
+        self.choose("weight_decay", (0.3 if heavy else 0.05) if adaptive else 5e-4, BY_HEART)
 
     def splines(self) -> None:
         """Which layer of ours stays plain."""
