@@ -172,6 +172,18 @@ def test_layers_that_cannot_be_exported_are_named(layer, to, complaint, tmp_path
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_network_that_answers_with_several_tensors_is_refused(tmp_path):
+    class Two(nn.Sequential):
+        def forward(self, images):
+            answer = super().forward(images)
+            return answer, answer
+
+    net = sn.convert(Two(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)), "D(3)-C-R3")
+    with pytest.raises(ValueError, match="answers with a tensor, or with something that has logits, not with tuple"):
+        sn.export(net, torch.randn(4, 1, 8, 8), tmp_path / "net.native")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_export_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):
     net, some = network("lenet4", "D(3)-D-R3")
     (tmp_path / "net.native").write_text("what was there before")

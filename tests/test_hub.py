@@ -27,9 +27,14 @@ def converted(spec="H(3)-D-R3"):
 
 
 @torch.no_grad()
-def test_a_folder_and_back(tmp_path):
-    net, images = converted()
-    shared = hub.Shared(net, classes=["a", "b", "c"], card={"accuracy": 0.5}, example=images[:1])
+@pytest.mark.parametrize("spec", ["H(3)-D-R3", "D(4)-X-R4 closed"])
+def test_a_folder_and_back(spec, tmp_path):
+    net, images = converted(spec)
+    inputs, angles = (images,), torch.linspace(0, 360, 5)
+    if "X" in spec:
+        net, inputs = sn.condition(net, 0, 360, name="angle"), (images, angles)
+    example = tuple(part[:1] for part in inputs)
+    shared = hub.Shared(net, classes=["a", "b", "c"], card={"accuracy": 0.5}, example=example)
     shared.save_pretrained(tmp_path / "folder")
     assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == [
         "README.md",
@@ -37,8 +42,8 @@ def test_a_folder_and_back(tmp_path):
         "splinenets.safetensors",
     ]
     found = hub.Shared.from_pretrained(tmp_path / "folder")
-    assert torch.equal(found(images), net(images))
-    assert torch.equal(sn.load(tmp_path / "folder")(images), net(images))
+    assert torch.equal(found(*inputs), net(*inputs))
+    assert torch.equal(sn.load(tmp_path / "folder")(*inputs), net(*inputs))
     assert found.net.classes == ("a", "b", "c")
     found.save_pretrained(tmp_path / "again")
     assert (tmp_path / "again/splinenets.safetensors").read_bytes() == (
@@ -104,6 +109,19 @@ def test_their_own_methods_keep_splines(name, spec, tmp_path):
     assert len(positions) >= len(net.conversion.converted)
     found.train()(images)  # a network like any other
     assert not found.is_quantized
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["ResNet", "ViT"])
+def test_their_own_methods_keep_splines_that_are_told(name, tmp_path):
+    """What is told is the wrapper's business; the network inside is theirs, and is told anew once it is loaded."""
+    model, images = zoo.build(name)
+    plain = sn.convert(model, {"classifier*": "H(3)-D-R4", "*": "D(4)-X-R4 closed"}, example=images, spread=0.1)
+    net, angles = sn.condition(plain.eval(), 0, 360, name="angle"), torch.linspace(0, 360, len(images))
+    net.net.save_pretrained(tmp_path)
+    found = sn.condition(type(model).from_pretrained(tmp_path), 0, 360, name="angle")
+    assert torch.equal(found(images, angles).logits, net(images, angles).logits)
+    assert not torch.equal(found(images, 0).logits, net(images, angles).logits)
 
 
 @torch.no_grad()

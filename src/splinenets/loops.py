@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .health_check import FEWEST, Health, health
 from .regularizer import MutualInformation
-from .tracing import Positions, levels_of, trace
+from .tracing import Positions, levels_of, logits_of, trace
 
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 MEASURES = ("entropy", "deviation", "saturated", "information", "drift", "unhealthy")
@@ -51,7 +51,7 @@ class Regularized(nn.Module):
         if labels is None:
             return self.module(*inputs, **named)
         output, positions = self.trace(*inputs, **named)
-        logits: Tensor = getattr(output, "logits", output)
+        logits: Tensor = logits_of(output)
         return self.criterion(logits, labels) + self.penalty(positions, labels, progress), logits
 
     def trace(self, *inputs: Any, **named: Any) -> tuple[Any, Positions]:

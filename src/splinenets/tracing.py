@@ -66,6 +66,11 @@ def _is_of_a_path(hook: Callable[..., object]) -> bool:
     return isinstance(getattr(hook, "__self__", None), Path)
 
 
+def logits_of(output: Any) -> Any:
+    """What a network answers; of one that answers with more, as those of transformers do, the logits."""
+    return getattr(output, "logits", output)
+
+
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Put a network into eval mode inside a with block; afterwards every module is as it was."""

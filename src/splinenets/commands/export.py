@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .busy import busy
+
 if TYPE_CHECKING:
     from ..data import Split
     from ..exporting import Exported
@@ -36,7 +38,8 @@ def export(
     for value, choices, name in ((to, (*FORMATS, C), "--to"), (purpose, PURPOSES, "--for")):
         if value not in choices:
             raise ValueError(f"{name} is one of {', '.join(choices)}, got {value!r}")
-    net, task, recipe, step = load_run(run, checkpoint)
+    with busy(f"reading {run}"):
+        net, task, recipe, step = load_run(run, checkpoint)
     path = out or run / f"{purpose}.{to}"
     test = task.data.test
     inputs, labels = task.show(test, slice(CHECKED)), test.labels[:CHECKED]
@@ -56,14 +59,15 @@ def export(
         "labels": labels,
         "metadata": about,
     }
-    exported = export_c(net, inputs, path, **options) if to == C else write(net, inputs, path, to=to, **options)
+    with busy(f"writing {path}, and checking it on {len(labels):,} test images"):
+        exported = export_c(net, inputs, path, **options) if to == C else write(net, inputs, path, to=to, **options)
     size = sum(file.stat().st_size for file in (path.iterdir() if to == C else (path,)))
     found = exported.metadata
     typer.echo(
-        f"{path}: {size / 1e6:.2f} MB, for {purpose}, knots in {knots}; beside the network in float32 "
+        f"{path}: {size / 1e6:.2f} MB, for {purpose}, knots in {knots}; compared with the network in float32: "
         f"the same answer on {found['agreeing']:,} of {len(labels):,} test images, "
-        f"logits to {found['difference']:.0e}, "
-        f"accuracy {found['accuracy']['file']:.2%} for {found['accuracy']['network']:.2%}"
+        f"logits within {found['difference']:.0e}, "
+        f"accuracy {found['accuracy']['file']:.2%}, the network's {found['accuracy']['network']:.2%}"
     )
 
 
@@ -85,7 +89,8 @@ def evaluate_file(path: Path) -> None:
     test = data.test
     if change := CHANGES.get(about.get("condition", "")):
         test = changed(test, change.within(*about["between"]), "test")
-    right = sum(_right(exported, test.part(part)) for part in in_order(len(test.labels), 250))
+    with busy(f"testing {path}"):
+        right = sum(_right(exported, test.part(part)) for part in in_order(len(test.labels), 250))
     typer.echo(f"{path}: {about['model']} on {about['data']}, knots in {about['knots']}, {path.stat().st_size:,} bytes")
     typer.echo(f"accuracy {right / len(test.labels):.2%} ({right} of {len(test.labels)})")
 

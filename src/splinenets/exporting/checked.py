@@ -16,6 +16,7 @@ from ..conversion import copy_network
 from ..deployment import deploy
 from ..files import replacing
 from ..layers import SplineLayer
+from ..tracing import logits_of
 from .capture import IMAGES, LOGITS, Inputs, conditions_of, naming_layers
 from .formats import VERSION, Exported, runtime_of
 
@@ -66,6 +67,7 @@ def export(
     if purpose not in PURPOSES:
         raise ValueError(f"unknown purpose {purpose!r}, choose from {', '.join(PURPOSES)}")
     net = copy_network(net).cpu().float().eval()
+    net.register_forward_hook(only_logits)
     batch = _read_example(net, example)
     _check_path(path)
     deployed = deploy(net, batch.arguments(), knots=knots)
@@ -104,6 +106,14 @@ def report(found: Tensor, expected: Tensor, labels: Tensor | None) -> dict[str, 
         right = {"network": wanted == labels.cpu(), "file": chosen == labels.cpu()}
         about["accuracy"] = {name: each.float().mean().item() for name, each in right.items()}
     return about
+
+
+def only_logits(net: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
+    """A forward hook: the one tensor that a file answers with."""
+    if isinstance(answer := logits_of(output), Tensor):
+        return answer
+    got = type(output).__name__
+    raise ValueError(f"an exported network answers with a tensor, or with something that has logits, not with {got}")
 
 
 @torch.no_grad()

@@ -185,7 +185,7 @@ class _Lowering:
         op, layer = self.op, self.spline
         projection = folded_projection(layer)
         pools = layer.spec.projection == "conv" and layer.channel_dim == 1
-        features = op.ReduceMean(x, self.constant([2, 3]), keepdims=0) if pools else op.Flatten(x)
+        features = op.ReduceMean(x, self.constant([2, 3]), keepdims=0) if pools else self.flattened(x)
         if pools and projection.bounded and not projection.hierarchical and not projection.closed:
             return self.propose_shortly(features)
         z = self.mixed_responses(features, parent) if projection.hierarchical else self.responses(features)
@@ -194,6 +194,12 @@ class _Lowering:
         if projection.bounded:  # z / sqrt(1 + z^2)
             z = op.Div(z, op.Sqrt(op.Add(op.Mul(z, z), self.constant(np.float32(1)))))
         return self.column(op.Sigmoid(op.Mul(z, self.constant(np.float32(projection.slope)))))
+
+    def flattened(self, x: ir.Value) -> ir.Value:
+        """(N, ...) -> (N, M). Not by Flatten, of which torch's exporter loses one where two have the same input."""
+        if not isinstance(self.spline.operation, Convolution):
+            return x
+        return self.op.Reshape(x, self.constant([-1, self.spline.projection.features]))
 
     def responses(self, features: ir.Value) -> ir.Value:
         """What plain decision parameters say: (N, M) -> (N, C)."""

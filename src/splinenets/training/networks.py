@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..constructors import noted
 from ..models import build
 from ..path import outside_graphs
-from ..tracing import evaluating
+from ..tracing import evaluating, logits_of
 from .recipe import Recipe
 
 
@@ -127,9 +127,8 @@ def from_here() -> Iterator[None]:
 
 def only_logits(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """A forward hook: of networks that answer with more than logits, the logits."""
-    if isinstance(output, Tensor):
-        return output
-    return getattr(output, "logits", None) if hasattr(output, "logits") else output[0]
+    answer = logits_of(output)
+    return answer if isinstance(answer, Tensor) else answer[0]
 
 
 outside_graphs(only_logits)
