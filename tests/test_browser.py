@@ -11,7 +11,7 @@ from tests.helpers import subjects
 from tests.helpers.browser import PATIENCE, chromium
 from tests.helpers.subjects import HOSTILE
 
-from splinenets.analysis import report
+from splinenets.analysis import observe, report
 from splinenets.analysis.explorer import Explorer
 from splinenets.analysis.glossary import GLOSSARY
 from test_explorer import file, serving, turned_explorer
@@ -44,7 +44,7 @@ def turned(tmp_path_factory):
 def written(static_and_spline, tmp_path_factory):
     """The address of a report, whose networks were not exported: that takes a while and is tried elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "deployed", lambda *_: None)
+        patch.setattr(observe, "deployed", lambda *_: None)
         out = tmp_path_factory.mktemp("report") / "report.html"
         report.write_report(static_and_spline, out)
     return out.as_uri()
@@ -145,7 +145,7 @@ def test_figures_can_be_saved(fresh, written):
 @pytest.mark.slow
 def test_a_hostile_report(fresh, tmp_path, monkeypatch):
     page, seen = fresh
-    monkeypatch.setattr(report, "deployed", lambda *_: None)
+    monkeypatch.setattr(observe, "deployed", lambda *_: None)
     task = subjects.hostile_task()
     loaded = subjects.hostile_net(task), task
     records = [subjects.hostile_record(number, loaded) for number in (3, 0)]

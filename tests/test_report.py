@@ -48,7 +48,7 @@ def deployed():
 @pytest.fixture(autouse=True)
 def quick(request, monkeypatch):
     if "deployed" not in request.fixturenames:
-        monkeypatch.setattr(report, "deployed", lambda *_: None)
+        monkeypatch.setattr(observe, "deployed", lambda *_: None)
         monkeypatch.setattr(sections, "to_svg", lambda _: SMALL)  # one test draws, and the browser's do
 
 

@@ -1,10 +1,12 @@
 """The commands around the loop, trackers, and the wheel."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,15 @@ import torch
 from tests.helpers.commands import call
 from tests.helpers.runs import recipe, tiny_task, train
 
+from splinenets.commands.busy import busy
+from splinenets.commands.display import Display
 from splinenets.data import load
+from splinenets.health_check import Health
 from splinenets.layers import SplineLayer
 from splinenets.projection import Projection
-from splinenets.training import Watcher
+from splinenets.training import Watcher, loop
 from splinenets.training.build import build_network, choose_images
-from splinenets.training.evaluation import first_bad_layer
+from splinenets.training.evaluation import first_bad_layer, judge
 from splinenets.training.optimizer import build_optimizer
 from splinenets.training.ranks import resolve_precision
 
@@ -44,7 +49,7 @@ def test_the_demo(tmp_path):
     for _ in range(2):  # the second time there is nothing to train
         code, out, _ = call("demo", *SMALL, "--out", tmp_path / "demo")
         assert code == 0
-        for row in ("accuracy", "parameters", "MACs", "latency", "positions"):
+        for row in ("accuracy", "parameters", "MACs", "latency in torch", "latency when deployed", "positions"):
             assert f"\n{row} " in out
         assert str(tmp_path / "demo/report.html") in out
         assert (tmp_path / "demo/report.html").is_file()
@@ -58,7 +63,9 @@ def test_figures_in_tensorboard(tmp_path):
     events = reader.EventAccumulator(str(tmp_path / "run/splinenets"), size_guidance={"images": 0})
     events.Reload()
     tags = events.Tags()["images"]
-    assert {"figures/Positions over time", "figures/Flow", "figures/Specialisation"} <= set(tags)
+    assert {"figures/Positions over time", "figures/Flow from layer to layer", "figures/Which class is where"} <= set(
+        tags
+    )
     for tag in tags:
         assert [image.step for image in events.Images(tag)] == [4, 6]  # every second epoch, and the last
     assert call("train", "demo", *small, "--figures-every", 1, "--model", "static", "--out", tmp_path / "plain")[0] == 0
@@ -100,6 +107,55 @@ def test_health_warns_once_a_run_in_plain_words(tmp_path):
     (note,) = notes
     assert note.startswith("WARNING: In conv1, conv2, dense1, dense2 all samples share one position")
     assert "figure" not in note
+
+
+class Terminal(io.StringIO):
+    """Somebody is looking."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_terminal_shows_that_something_is_being_done(seen, monkeypatch):
+    where = Terminal() if seen else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", where)
+    with busy("reading [/runs]"):
+        pass
+    with Display("D(3)-C-R3") as display:
+        display.note("3 layers are splines")
+        display.begin(0, 10, 5)
+    shown = where.getvalue()
+    assert "3 layers are splines" in shown
+    assert ("reading [/runs]" in shown) == ("reading images" in shown) == ("step 0/10" in shown) == seen
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "warned"),
+    [
+        (["healthy", "shifting", "healthy"], False),
+        (["shifting", "healthy", "shifting"], True),
+        (["binary", "healthy", "healthy"], False),
+        (["healthy", "binary", "healthy"], True),
+    ],
+)
+def test_positions_may_move_and_gather_while_a_network_learns(verdicts, warned, tmp_path, monkeypatch):
+    """Those that still shift after the last epoch are worth a warning, other verdicts from the middle on."""
+    notes, epoch = [], iter(verdicts)
+
+    class Hears(Watcher):
+        def note(self, text):
+            notes.append(text)
+
+    def judged(*given):
+        report, positions = judge(*given)
+        moved = [replace(report.layers[0], verdict=next(epoch)), *report.layers[1:]]
+        return Health(tuple(moved)), positions
+
+    monkeypatch.setattr(loop, "judge", judged)
+    train(recipe(epochs=3), tmp_path / "run", watcher=Hears())
+    assert [note for note in notes if "move together" in note or "at two positions" in note] == notes
+    assert len(notes) == warned
 
 
 def test_weight_decay_spares_biases_norms_and_matching():

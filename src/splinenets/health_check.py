@@ -23,7 +23,7 @@ ADVICE = {
     "constant": "all samples share one position, so this is a plain layer; "
     "use standardised projections (no 'raw' in the spec) or raise utilization",
     "binary": "samples gather at two positions, and the spline between them is unused; "
-    "lower the sigmoid's slope (slope= in the spec) or raise utilization",
+    "harmless if accuracy is good, otherwise put slope=0.8 into the spec or raise utilization",
     "shifting": "all samples move together from epoch to epoch, and no knot keeps its samples; "
     "lower the learning rate or use standardised projections (no 'raw' in the spec)",
     "under-used": "samples use less than half of the spline; raise utilization",

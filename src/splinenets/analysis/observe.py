@@ -92,6 +92,19 @@ class Latencies(list[float]):
     calm = True
 
 
+def in_torch_and_deployed(loaded: Sequence[tuple[nn.Module, Task]]) -> tuple[list[tuple[float, float | None]], bool]:
+    """Time one image through each network, in torch and, where it can be had, deployed; and whether all was calm."""
+    served = [deployed(net, task) for net, task in loaded]
+    images = [tuple(x.to(next(net.parameters()).device) for x in task.example(1)) for net, task in loaded]
+    on_processor = [tuple(x.cpu().float() for x in each) for each in images]
+    times = latencies(
+        [*(net for net, _ in loaded), *(each for each in served if each is not None)],
+        [*images, *(x for x, each in zip(on_processor, served, strict=True) if each is not None)],
+    )
+    in_torch, in_native = iter(times[: len(loaded)]), iter(times[len(loaded) :])
+    return [(next(in_torch), None if each is None else next(in_native)) for each in served], times.calm
+
+
 @torch.inference_mode()
 def latencies(nets: Sequence[Callable[..., Tensor]], images: Sequence[Inputs], calls: int = CALLS) -> Latencies:
     """Time one image through each network; they take turns, so that noise hits all alike."""

@@ -11,7 +11,7 @@ from ..layers import SplineLayer
 from . import sections
 from .counts import join_rare, layer_data
 from .glossary import explained, glossary
-from .observe import Observation, deployed, latencies, observe
+from .observe import Observation, in_torch_and_deployed, observe
 from .records import Record, read_records
 from .result import Subject, comparison, result, tiles
 from .style import check_matplotlib, class_colours
@@ -42,19 +42,9 @@ def write_report(folders: Sequence[Path], out: Path) -> list[str]:
 
 def observe_all(records: Sequence[Record]) -> list[Subject]:
     """Let every network that there is see its test images, and time it in torch and deployed."""
-    loaded = [r.loaded for r in records if r.loaded is not None]
-    served = [deployed(net, task) for net, task in loaded]
-    images = [tuple(x.to(next(net.parameters()).device) for x in task.example(1)) for net, task in loaded]
-    on_processor = [tuple(x.cpu().float() for x in each) for each in images]
-    times = latencies(
-        [*(net for net, _ in loaded), *(each for each in served if each is not None)],
-        [*images, *(x for x, each in zip(on_processor, served, strict=True) if each is not None)],
-    )
-    in_torch, in_native = iter(times[: len(loaded)]), iter(times[len(loaded) :])
-    found = iter([(next(in_torch), None if each is None else next(in_native)) for each in served])
-    return [
-        Subject(r, observe(*r.loaded), *next(found), calm=times.calm) if r.loaded else Subject(r, None) for r in records
-    ]
+    times, calm = in_torch_and_deployed([r.loaded for r in records if r.loaded is not None])
+    found = iter(times)
+    return [Subject(r, observe(*r.loaded), *next(found), calm=calm) if r.loaded else Subject(r, None) for r in records]
 
 
 def build(subjects: Sequence[Subject], command: Sequence[str]) -> str:

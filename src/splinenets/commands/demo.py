@@ -48,19 +48,20 @@ def demo(
 
 def side_by_side(folders: Sequence[Path]) -> str:
     """A table with a column for each run."""
-    from ..analysis.observe import latencies
+    from ..analysis.observe import in_torch_and_deployed
     from ..analysis.records import read_epochs
     from ..costs import cost
     from ..training.run import load_run
 
     runs = [load_run(folder) for folder in folders]
-    times = latencies([net for net, *_ in runs], [task.example(1) for _, task, *_ in runs])
+    times, _ = in_torch_and_deployed([(net, task) for net, task, *_ in runs])
     columns = []
-    for folder, (net, task, *_), latency in zip(folders, runs, times, strict=True):
+    for folder, (net, task, *_), (latency, deployed) in zip(folders, runs, times, strict=True):
         last, price = read_epochs(folder)[0][-1], cost(net, task.example(1))
         verdicts = [layer.verdict for layer in last.layers.values()]
         health = f"{verdicts.count('healthy')} of {len(verdicts)} layers healthy" if verdicts else "-"
         accuracy, loss = f"{last.test_accuracy:.1%}", f"{last.test_loss:.3f}"
-        columns.append([accuracy, loss, f"{price.parameters:,}", f"{price.macs:,}", health, f"{latency * 1e3:.2f} ms"])
-    names = ["accuracy", "loss", "parameters", "MACs", "positions", "latency"]
+        spent = [f"{1e3 * seconds:.3f} ms" if seconds else "-" for seconds in (latency, deployed)]
+        columns.append([accuracy, loss, f"{price.parameters:,}", f"{price.macs:,}", health, *spent])
+    names = ["accuracy", "loss", "parameters", "MACs", "positions", "latency in torch", "latency when deployed"]
     return text_table(["", *(recipe.model for _, _, recipe, _ in runs)], [*zip(names, *columns, strict=True)])

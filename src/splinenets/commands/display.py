@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Display(Watcher):
         )
         # without a terminal there is no bar, only lines
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True)
+        self.waiting = ExitStack()  # until the first step: images are read, and a network is built
         self.task: TaskID | None = None
         self.batch = 0
 
@@ -48,6 +50,7 @@ class Display(Watcher):
         self.batch = batch
         if step:
             self.note(f"going on after step {step} of {steps}")
+        self.waiting.close()
         self.bar.start()
         self.task = self.bar.add_task(self.name, total=steps, completed=step, loss=0.0, accuracy=0.0, speed=0.0)
 
@@ -74,10 +77,14 @@ class Display(Watcher):
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Display:
+        """Say that images are being read, which takes its time if there are many."""
+        if self.console.is_terminal and is_first_rank():
+            self.waiting.enter_context(self.console.status("reading images"))
         return self
 
     def __exit__(self, *error: object) -> None:
         """Take the bar away."""
+        self.waiting.close()
         self.bar.stop()
 
 

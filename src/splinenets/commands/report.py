@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from .busy import busy
+
 REPORT_EXAMPLES = ("splinenets report runs/static runs/spline --out report.html",)
 FIGURES_EXAMPLES = (
     "splinenets figures runs/spline --out figures",
@@ -23,11 +25,14 @@ def report(
 
     What cannot be read of a run (a newer format, a lost checkpoint) is named in the file, and the rest is shown.
     """
-    from ..analysis.report import write_report
     from ..analysis.text import printable
 
     target = out or runs[0] / "report.html"
-    for note in write_report(runs, target):
+    with busy("testing networks and drawing figures"):
+        from ..analysis.report import write_report
+
+        notes = write_report(runs, target)
+    for note in notes:
         typer.echo(note, err=True)
     typer.echo(f"{printable(target)}: {target.stat().st_size / 1e6:.1f} MB")
 
@@ -39,10 +44,13 @@ def figures(
     format_: str | None = typer.Option(None, "--format", help="svg or png; both unless named."),
 ) -> None:
     """Write a run's figures as files: SVG, and PNG with 300 dots an inch."""
-    from ..analysis.gallery import write_figures
     from ..analysis.text import printable
 
-    for path in write_figures(run, out, only or (), format_):
+    with busy("drawing figures"):
+        from ..analysis.gallery import write_figures
+
+        paths = write_figures(run, out, only or (), format_)
+    for path in paths:
         typer.echo(printable(path))
 
 
@@ -63,11 +71,14 @@ def explore(
     from ..kernels import without
 
     torch.set_num_threads(1)  # one small image is no work to share
-    with without(), Server(Explorer.of_run(run), port) as server:
-        typer.echo(f"{server.address} shows {server.explorer.name}; Ctrl-C ends it")
-        if open_:
-            typer.launch(server.address)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo("ended")
+    with without():
+        with busy(f"reading {run}"):
+            explorer = Explorer.of_run(run)
+        with Server(explorer, port) as server:
+            typer.echo(f"{server.address} shows {explorer.name}; Ctrl-C ends it")
+            if open_:
+                typer.launch(server.address)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                typer.echo("ended")

@@ -6,12 +6,14 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from .busy import busy
 from .export import evaluate_file
 
 if TYPE_CHECKING:
@@ -130,10 +132,11 @@ def evaluate(
     from ..training.ranks import accelerate_with, part
     from ..training.run import load_run
 
-    net, task, recipe, step = load_run(run, checkpoint)
-    accelerator = accelerate_with(Run(run).read()["precision"])
-    net = accelerator.prepare_model(net, evaluation_mode=True)
-    result = score(net, task, accelerator)
+    with busy(f"reading {run}, and testing its network") if is_first_rank() else nullcontext():
+        net, task, recipe, step = load_run(run, checkpoint)
+        accelerator = accelerate_with(Run(run).read()["precision"])
+        net = accelerator.prepare_model(net, evaluation_mode=True)
+        result = score(net, task, accelerator)
     if is_first_rank():
         typer.echo(f"{run}: {recipe.model} on {recipe.data}, checkpoint of step {step}")
         typer.echo(str(result))

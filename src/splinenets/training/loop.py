@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..data import Batches, flip, in_batches, mirrored, seeded
-from ..health_check import histogram
+from ..health_check import Health, histogram
 from ..loops import Regularized
 from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer
@@ -37,6 +37,7 @@ from .recipe import Recipe
 Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
 Stop: TypeAlias = Callable[[], int]  # the signal that asks to stop, 0 for none
 REMEMBERED = 5  # epochs whose positions are compared with today's
+WORRY = {"shifting": 1.0}  # the share of a training before which a verdict is no warning; others have a half
 
 
 class Batch(NamedTuple):
@@ -205,9 +206,11 @@ class Loop:
             {k: v for k, v in row.items() if k != "advice"} | {"histogram": histogram(positions[row["layer"]]).tolist()}
             for row in report.rows()
         ]
-        if report.unhealthy and not state.warned:  # once a run; metrics have every epoch's verdicts
-            state.warned = [layer.layer for layer in report.unhealthy]
-            watcher.note(f"WARNING: {report.warning()}")
+        # while a network learns its positions gather and move, which is nothing to worry about unless it stays so
+        settled = Health(tuple(h for h in report.layers if state.step >= WORRY.get(h.verdict, 0.5) * self.steps))
+        if settled.unhealthy and not state.warned:  # once a run; metrics have every epoch's verdicts
+            state.warned = [layer.layer for layer in settled.unhealthy]
+            watcher.note(f"WARNING: {settled.warning()}")
         self.journal.positions(positions, state.step)
         if self.draw is not None:
             self.journal.trackers.images(self.draw(state.outcome, self.task, positions, line), state.step)
