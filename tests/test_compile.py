@@ -10,6 +10,7 @@ from tests.helpers.marks import slow
 from torch import nn
 
 import splinenets as sn
+from splinenets import path
 
 
 class Root(nn.Module):
@@ -280,3 +281,19 @@ def test_nothing_of_a_call_stays_behind():
     compiled, twin = compiled_twin(net)
     compiled(x)
     assert twin.conv1.path.traced.run is None
+
+
+def test_whether_anything_is_compiled_is_a_quick_question(monkeypatch):
+    """Every optimizer imports the compiler; looking through a network's modules for graphs takes a tenth of its time."""
+    frames, asked = torch._dynamo.eval_frame, []
+    net = small("D(3)-C-R3")
+    monkeypatch.setattr(net, "modules", lambda: asked.append(1) or iter(()))
+    for backends, used in (({0: None}, False), ({}, True), ({0: None, 1: torch._inductor.compile}, True)):
+        monkeypatch.setattr(path.COMPILER, "used", False)
+        monkeypatch.setattr(frames, "cached_backends", backends)
+        asked.clear()
+        assert not path.has_graphs(net)
+        assert bool(asked) == used
+    monkeypatch.setattr(frames, "cached_backends", {0: None})  # once used is used
+    path.has_graphs(net)
+    assert len(asked) == 2

@@ -225,11 +225,28 @@ class Path:
 _frames = torch._C._dynamo.eval_frame
 
 
+class Compiler:
+    """Whether torch.compile has been called in this process; most processes never do."""
+
+    used = False
+
+    def was_used(self) -> bool:
+        """Asked with every call of a network, so the answer must be quick."""
+        loaded = sys.modules.get("torch._dynamo.eval_frame")  # every optimizer imports it
+        if loaded is not None and not self.used:
+            backends = loaded.cached_backends  # {None: None} until something is compiled; empty after a reset
+            self.used = not backends or any(map(callable, backends.values()))
+        return self.used
+
+
+COMPILER = Compiler()
+
+
 def has_graphs(net: nn.Module) -> bool:
     """Whether torch.compile has compiled this network or a part of it."""
-    if "torch._dynamo" not in sys.modules:
+    if not COMPILER.was_used():
         return False
-    parts = (hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in net.modules())
+    parts = ("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in net.modules())
     return "forward" in net.__dict__ or any(parts)
 
 
