@@ -115,7 +115,7 @@ class Point:
 
 def kind_of(row: Row) -> tuple[str, bool]:
     """A row's key in ``KINDS``."""
-    told = RIVAL if "arguments" in row.settings else row.settings.get("told", "nobody")
+    told = RIVAL if "rivals" in row.settings.get("network", "") else row.settings.get("told", "nobody")
     return told, row.settings["model"] == STATIC
 
 

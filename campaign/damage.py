@@ -293,6 +293,7 @@ SUBJECTS = {
     "native export": Subject(folder="native", file="net.native", read=answers),
     "pt2 export": Subject(folder="pt2", file="net.pt2", read=answers),
     "onnx export": Subject(folder="onnx", file="net.onnx", read=answers),
+    "onnxruntime export": Subject(folder="onnxruntime", file="net.onnxruntime", read=answers),
     "saved network": Subject(folder="saved", file="net.safetensors", read=answers_of_saved),
     "pretrained": Subject(folder="shipped", file="x_D3-D-R3.safetensors", read=answers_of_shipped),
     "stored data set": Subject(folder="stored", file="small.safetensors", read=stored),
@@ -312,7 +313,7 @@ def prepare(shared: Path) -> None:
     subjects.train_small(shared / "run", "D(3)-D-R3", **small)
     subjects.train_small(shared / "other", "H(3)-D-R3", seed=1, **small)
     stop_half_way(shared / "stopped")
-    for to in ("native", "pt2", "onnx"):
+    for to in ("native", "pt2", "onnx", "onnxruntime"):
         (shared / to).mkdir()
         jobs.export(shared / to / f"net.{to}", shared)
     ship(shared / "shipped")

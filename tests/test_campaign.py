@@ -180,3 +180,19 @@ def test_a_cut_of_the_campaign_holds(chapter, tmp_path):
         [*line, "--out", tmp_path / "results.jsonl"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_what_was_not_tried_again_stays_as_it_was_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FILE", tmp_path / "campaign.json")
+
+    def row(kind, tried, failed=0):
+        counts = {"planned": 9, "tried": tried, "held": tried - failed, "failed": failed, "seconds": 1.0}
+        return results.Row(chapter="damage", title="damage", kind=kind, **counts)
+
+    command.record([row("PNG", 5), row("JPEG", 0)], [], 0)
+    command.record([row("PNG", 0), row("JPEG", 3), row("recipe", 0)], [], 0)
+    assert [(each["kind"], each["tried"]) for each in results.read_rows(results.FILE)] == [
+        ("PNG", 5),
+        ("JPEG", 3),
+        ("recipe", 0),
+    ]

@@ -25,6 +25,13 @@ def test_resnet_has_the_size_its_authors_report(depth, parameters):
     assert count(sn.models.resnet(depth)) == parameters
 
 
+def test_resnet_of_other_widths():
+    net = sn.models.resnet(8, widths=(4, 4, 12))
+    assert [stage[0].conv1.out_channels for stage in net.stages] == [4, 4, 12]
+    assert net(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+    assert sn.models.resnet(8, widths=(12, 6, 4), shortcut="projection")(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+
+
 @pytest.mark.parametrize("shortcut", ["pad", "projection"])
 def test_resnet(shortcut):
     net = sn.models.resnet(8, shortcut=shortcut, classes=5)
@@ -85,6 +92,8 @@ def test_by_name():
     [
         (lambda: sn.models.resnet(33), "6n \\+ 2.*got 33"),
         (lambda: sn.models.resnet(2), "got 2"),
+        (lambda: sn.models.resnet(8, widths=(16, 8, 64)), "three growing widths, such as 16, 32, 64, got 16, 8, 64"),
+        (lambda: sn.models.resnet(8, widths=(16, 32)), "got 16, 32"),
         (lambda: sn.models.resnet(8, shortcut="none"), "'none', choose from"),
         (lambda: sn.models.lenet(0), "got 0"),
         (lambda: sn.models.lenet(4, image_size=3), "got 3"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..constructors import remembered
 
 SHORTCUTS = ("pad", "projection")
+WIDTHS = (16, 32, 64)
 
 
 class Block(nn.Module):
@@ -48,15 +51,15 @@ class PadShortcut(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Three stages of n blocks with 16, 32 and 64 channels; depth = 6n + 2."""
+    """Three stages of n blocks with so many channels; depth = 6n + 2."""
 
-    def __init__(self, blocks: int, in_channels: int, classes: int, shortcut: str) -> None:
+    def __init__(self, blocks: int, widths: Sequence[int], in_channels: int, classes: int, shortcut: str) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(16)
+        channels, stages = widths[0], []
+        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
-        channels, stages = 16, []
-        for width, stride in ((16, 1), (32, 2), (64, 2)):
+        for width, stride in zip(widths, (1, 2, 2), strict=True):
             stage = []
             for block in range(blocks):
                 stage.append(Block(channels, width, stride if block == 0 else 1, shortcut))
@@ -64,7 +67,7 @@ class ResNet(nn.Module):
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.dense = nn.Linear(64, classes)
+        self.dense = nn.Linear(channels, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -77,10 +80,22 @@ class ResNet(nn.Module):
 
 
 @remembered
-def resnet(depth: int = 32, *, in_channels: int = 3, classes: int = 10, shortcut: str = "pad") -> ResNet:
-    """ResNet-20, 32, 44, 56, 110 or any depth 6n + 2; shortcuts "pad" (no parameters, the original) or "projection"."""
+def resnet(
+    depth: int = 32,
+    *,
+    widths: Sequence[int] = WIDTHS,
+    in_channels: int = 3,
+    classes: int = 10,
+    shortcut: str = "pad",
+) -> ResNet:
+    """ResNet-20, 32, 44, 56, 110 or any depth 6n + 2; shortcuts "pad" (no parameters, the original) or "projection".
+
+    Its three stages have ``widths`` channels, none fewer than the one before where shortcuts have no parameters.
+    """
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"the depth of a CIFAR ResNet is 6n + 2, such as 20, 32, 44, 56 or 110, got {depth}")
     if shortcut not in SHORTCUTS:
         raise ValueError(f"unknown shortcut {shortcut!r}, choose from {', '.join(SHORTCUTS)}")
-    return ResNet((depth - 2) // 6, in_channels, classes, shortcut)
+    if len(widths) != len(WIDTHS) or min(widths) < 1 or (shortcut == "pad" and sorted(widths) != list(widths)):
+        raise ValueError(f"a ResNet has three growing widths, such as 16, 32, 64, got {', '.join(map(str, widths))}")
+    return ResNet((depth - 2) // 6, widths, in_channels, classes, shortcut)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..models.resnet import WIDTHS as RESNET_WIDTHS
 from ..training import Recipe, load_recipe
 from ..training.recipe import STATIC, nearest
 
@@ -113,6 +114,11 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
 PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
 # on turned images every kind of network has the optimizer that held-out images prefer for it, see docs/conditions.md
 SGD = {"optimizer": "sgd", "learning_rate": 0.1, "clip": 1.0}
+# as in the recipe cifar10-resnet
+RESNET: dict[str, Any] = {
+    **{"augment": "crop-flip", "plain": ("conv",), "epochs": 12, "anneal": "one-cycle", "warmup": 0.3},
+    **{"optimizer": "sgd", "learning_rate": 0.3, "label_smoothing": 0.0},
+}
 CURVE, CIRCLE = "D(12)-X-R4 closed", "D(8)-D-R4 closed"
 
 
@@ -148,6 +154,16 @@ def _air(widths: tuple[int, int, int], *models: str) -> tuple[Row, ...]:
     plain = Row(name=name, settings={"model": STATIC, "widths": widths})
     splines = (Row(name=f"{name} {m}", settings={"model": m, "widths": widths}, twin=name) for m in models)
     return (plain, *splines)
+
+
+def _resnet(depth: int, widths: tuple[int, int, int] = RESNET_WIDTHS, *models: str) -> tuple[Row, ...]:
+    """A ResNet of this depth, plain, and SplineNets of it."""
+    usual = widths == RESNET_WIDTHS
+    name = f"ResNet-{depth}" if usual else f"ResNet-{depth} {'-'.join(map(str, widths))}"
+    network = {"network": "splinenets.models:resnet", "arguments": {"depth": depth, "widths": list(widths)}}
+    own = {**RESNET, **({"network": "resnet", "depth": depth} if usual else network)}
+    plain = Row(name=name, settings={"model": STATIC, **own})
+    return (plain, *(Row(name=f"{name} {m}", settings={"model": m, **own}, twin=name) for m in models))
 
 
 def _upgrades(name: str, model: str, widths: tuple[int, int, int]) -> tuple[Row, Row]:
@@ -288,7 +304,7 @@ EXPERIMENTS = {
         paper=False,
     ),
     "frontier": Experiment(
-        title="CIFAR-10, thin Airs, other dynamic weights, and trained networks that get splines",
+        title="CIFAR-10, thin networks, other dynamic weights, and trained networks that get splines",
         recipe="cifar10-air",
         rows=(
             *_air((8, 16, 16), "D(5)-C-R3"),
@@ -298,6 +314,10 @@ EXPERIMENTS = {
             *_air((16, 32, 32), "D(5)-C-R3"),
             *_air((16, 32, 64)),  # the time of the one above
             *_rivals("Air 16-32-32", "air16-32-32", widths=(16, 32, 32)),
+            *_resnet(8, RESNET_WIDTHS, "D(5)-C-R3"),
+            *_resnet(8, (16, 32, 80)),  # the time of the one above
+            *_resnet(14, RESNET_WIDTHS, "D(5)-C-R3"),
+            *_resnet(20),
             *_upgrades("Air 8-16-16", "D(5)-C-R3", (8, 16, 16)),
         ),
         quick={**LENET_QUICK, "images": 150, "batch": 50},
