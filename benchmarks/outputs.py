@@ -21,7 +21,7 @@ from tests.helpers.pages import BLOCK, ROOT, Piece, command_lines
 
 DOCS = ROOT / "docs"
 SHOWN = "output"
-MOST, LAST = 44, 12  # lines of an output, and how many of them come from its end
+MOST, LAST = 36, 10  # lines of an output, and how many of them come from its end
 NOT_RUN = ("import timm", "import torchvision")  # packages that need not be there
 
 

@@ -79,15 +79,14 @@ class Reach:
 def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
     """A copy of ``model`` in which every convolution and linear layer is a spline layer.
 
-    The base of each spline is the weight it replaces, so with ``spread=0`` the copy computes what the model computes,
-    whatever the positions; knots start ``spread`` standard deviations of that weight away from it.
+    Each curve starts around the weight that it replaces. With ``spread=0`` all its knots are that weight, so the copy
+    gives the model's answers; otherwise knots start ``spread`` standard deviations of the weight away from it.
 
-    spec     for all layers, or a mapping from name patterns to specs, in which the first pattern that fits a layer's
-             name decides; a layer that no pattern fits, or whose spec is None, stays as it is
-    example  an input (a tensor, a tuple of arguments or a dict of keyword arguments); only dot projections need it,
-             but it also tells the order of layers where that differs from their definition, and which layers are
-             called at all: others, such as those whose weight somebody else reads, stay as they are. It is the
-             model's own input, without the condition that layers with X in their spec will want (``sn.condition``)
+    spec     such as "D(5)-C-R3", for all layers; or a mapping from name patterns to specs, of which the first that
+             fits a layer's name counts. A layer that none fits, or whose spec is None, stays plain
+    example  an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, without conditions
+             (``sn.condition``). Dot projections, as in D-R3, need it to learn the sizes of their inputs. It also
+             shows in which order layers are called, and which are never called: those stay plain
     skip     name patterns of layers to leave as they are, for example ("stem.*", "head")
 
     ``net.conversion`` lists what became of each layer. Layers that cannot be converted are left as they are.

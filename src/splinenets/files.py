@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,11 @@ if sys.platform != "win32":
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 LARGEST = 1 << 30  # bytes; the largest file of a data set that we know holds 47 million
+
+
+def slug(text: str) -> str:
+    """A text as part of a file's name: H(5)-D-R3 -> H5-D-R3."""
+    return re.sub(r"[^\w.=-]+", "", text.replace(" ", "_"))
 
 
 def cache_folder() -> Path:

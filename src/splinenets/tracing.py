@@ -160,6 +160,9 @@ def join_positions(parts: Sequence[Positions]) -> Positions:
 def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
     """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``.
 
+    ``positions`` is a dict from a layer's name to (N, S): a number from 0 to 1 for each sample and each of the layer's
+    S curves. Layers are in the order in which the samples reached them.
+
     Examples:
         >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3")
         >>> logits, positions = sn.trace(net, torch.randn(10, 1, 28, 28))

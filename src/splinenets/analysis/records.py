@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ..files import slug
 from ..training import Run
 from ..training.build import Task
 from ..training.recipe import STATIC
@@ -89,8 +90,15 @@ def network_name(recipe: dict[str, object]) -> str:
 def read_records(folders: Sequence[Path]) -> list[Record]:
     """All runs; what is not a run at all is an error."""
     contents = [Run(folder).look() for folder in folders]
-    names = unique([printable(folder.resolve().name, 60) for folder in folders])
+    names = unique([_name(folder, content) for folder, content in zip(folders, contents, strict=True)])
     return [_read(folder, name, content) for folder, name, content in zip(folders, names, contents, strict=True)]
+
+
+def _name(folder: Path, content: dict[str, object]) -> str:
+    """A run is called by its folder, but by its model where the folder is named after that."""
+    recipe, name = content.get("recipe"), folder.resolve().name
+    model = str(recipe.get("model", "")) if isinstance(recipe, dict) else ""
+    return printable(model if name == slug(model) else name, 60)
 
 
 def _read(folder: Path, name: str, content: dict[str, object]) -> Record:

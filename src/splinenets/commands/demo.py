@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
+from ..files import slug
 from ..tables import text_table
-from .train import slug
 
 EXAMPLES = ("splinenets demo --out runs/demo",)
 

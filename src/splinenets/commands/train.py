@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..files import slug
 from .busy import busy
 from .export import evaluate_file
 
@@ -148,8 +148,3 @@ def evaluate(
 def is_first_rank() -> bool:
     """Whether this process is the one that speaks; launchers number the others."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def slug(model: str) -> str:
-    """A model's name as part of a file's name: H(5)-D-R3 -> H5-D-R3."""
-    return re.sub(r"[^\w.=-]+", "", model.replace(" ", "_"))

@@ -190,7 +190,7 @@ function describe() {
       "Drag a dot to send the image elsewhere, and see what the network answers with those weights.";
   find("hint").textContent =
     "From top to bottom: the image, a row for the curve of each layer, and the answer. Drag a dot along its curve. " +
-    `Hills show where ${about.seen} training images are` +
+    `Hills show where ${about.seen.toLocaleString("en")} training images are` +
     (about.of_ways.length ? ", thin lines the ways of some in the colours of their classes." : ".");
 }
 
