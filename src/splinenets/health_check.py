@@ -143,12 +143,18 @@ History = Sequence["Mapping[str, Tensor] | Health"]
 
 @torch.no_grad()
 def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, history: History | None = None) -> Health:
-    """Judge positions {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of some hundred samples or more.
+    """Judge how well positions are spread: healthy, constant, binary, under-used or shifting, for each layer.
 
-    Positions that were given from outside are not judged.
+    Positions are {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of some hundred samples or more. Those
+    that were given from outside are not judged.
 
     labels   (N,), to measure what positions tell about them
     history  what earlier epochs had, oldest first: their positions, or the reports made of them; tells drift
+
+    Examples:
+        >>> images, net = torch.rand(200, 1, 28, 28), sn.convert(sn.models.lenet(4), "D(5)-C-R3")
+        >>> [layer.layer for layer in sn.health(sn.trace(net, images)[1]).layers]
+        ['conv1', 'conv2', 'dense1', 'dense2']
     """
     if isinstance(positions, Positions) and positions.given:
         positions = positions.inferred()

@@ -102,6 +102,11 @@ def load(path: Where, net: nn.Module | None = None, *, trust: bool = False) -> n
     trust  run the builder that the file names, whoever wrote it
 
     ``net.classes``, ``net.preparation``, ``net.prepare(images)`` and ``net.card`` are there as far as they were saved.
+
+    Examples:
+        >>> sn.save(sn.models.lenet(4), "plain.safetensors", card={"made": "for show"})
+        >>> sn.load("plain.safetensors").card["made"]
+        'for show'
     """
     path = Path(path)
     path = path / NAME if path.is_dir() else path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "splinenets export runs/demo-D5-D-R3 --to onnx",
-    "splinenets export runs/x --to native --for latency --knots bf16 --out net.native",
+    "splinenets export runs/demo-D5-D-R3 --to native --for latency --knots bf16 --out net.native",
 )
 C = "c"  # not a file, but a folder
 CHECKED = 1_000  # test images on which an export must agree with the network

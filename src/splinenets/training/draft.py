@@ -106,7 +106,7 @@ def find_recipe(name: str) -> Path:
     if answers(path.is_dir):
         raise ValueError(f"{name!r} is a folder: to train on the images in it, say {FOLDER_PREFIX}{name}")
     raise ValueError(
-        f"unknown recipe {name!r}{nearest(name, recipe_names())} A file of your own must end in .toml, images are "
+        f"unknown recipe {name!r}{nearest(name, recipe_names())}. A file of your own must end in .toml, images are "
         f"{FOLDER_PREFIX}PATH or FILE.csv"
     )
 
