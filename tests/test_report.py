@@ -15,7 +15,7 @@ from tests.helpers.marks import slow
 from tests.helpers.subjects import HOSTILE
 
 import splinenets as sn
-from splinenets.analysis import observe, report, result, sections
+from splinenets.analysis import observe, records, report, result, sections
 from splinenets.analysis.glossary import GLOSSARY, explained
 from splinenets.analysis.text import data_block, element, escape, printable
 from splinenets.data import load
@@ -215,6 +215,13 @@ def test_figures_as_files(static_and_spline, tmp_path):
     assert code == 2
     assert "static network has no positions" in err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_run_that_is_named_after_its_model_is_called_by_it(tmp_path):
+    for folder, model in (("D5-D-R3", "D(5)-D-R3"), ("mine", "D(5)-D-R3"), ("static", "static")):
+        content = {"recipe": {"model": model}}
+        assert records._name(tmp_path / folder, content) == ("mine" if folder == "mine" else model)
+    assert records._name(tmp_path / "broken", {"recipe": 3}) == "broken"
 
 
 def test_one_run_twice_has_two_names(static_and_spline, tmp_path):

@@ -143,3 +143,21 @@ def test_search_works_from_disk_and_by_keyboard(site, tmp_path):
         page.wait_for_url(lambda url: "index.html" not in url)
         assert "calibrate" in page.inner_text("body").lower()
         assert seen.errors == []
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "code", "kind"),
+    [
+        ("LeNet-4", True, False, "unbroken"),
+        ("+5.19 ± 0.14", False, False, "number"),
+        ("0.671 -> 0.543", False, False, "number"),
+        ("yes", False, False, None),
+        ("--model static --set told=nobody", False, True, "sentence"),
+        ("The largest gains that we have, and nothing to decide", False, False, "sentence"),
+    ],
+)
+def test_cells_of_tables(monkeypatch, text, first, code, kind):
+    """Numbers stay in one line, sentences get some width."""
+    monkeypatch.syspath_prepend(DOCS)
+    found = import_module("unbroken")._kind(text, first=first, code=code)
+    assert found == (f' class="{kind}"' if kind else "")
