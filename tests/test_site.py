@@ -131,6 +131,17 @@ def test_every_page_in_a_browser(site, scheme, width, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_light_follows_the_system_day_after_day(site, tmp_path):
+    """What the browser remembers of a visit by day is not in the way of one by night."""
+    with chromium(tmp_path / "profile") as (page, seen):
+        for scheme, wanted in (("light", "default"), ("dark", "slate"), ("light", "default")):
+            page.emulate_media(color_scheme=scheme)
+            page.goto((site / "concepts.html").as_uri())
+            page.wait_for_selector(f"body[data-md-color-scheme={wanted}]")
+        assert seen.errors == []
+
+
+@pytest.mark.slow
 def test_search_works_from_disk_and_by_keyboard(site, tmp_path):
     with chromium(tmp_path / "profile") as (page, seen):
         page.goto((site / "index.html").as_uri())
