@@ -115,7 +115,7 @@ class Cost:
         return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def cost(net: nn.Module, example: Any) -> Cost:
+def cost(net: nn.Module, example: object) -> Cost:
     """What one sample costs, measured on an example batch: ``print(sn.cost(net, images[:1]))``.
 
     Examples:
@@ -136,7 +136,7 @@ def cost(net: nn.Module, example: Any) -> Cost:
         list[int]
     ] = []  # of the modules being called: the counter at their start, and what their children counted
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: object) -> None:
         stack.append([counter.get_total_flops(), 0])
 
     def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -252,7 +252,7 @@ def _idle(layer: SplineLayer) -> dict[int, float]:
     return {id(p): 1 - active / k for parts, k in zip(found, counts, strict=False) for p in parts if p is not None}
 
 
-def _first_tensor(example: Any) -> Tensor:
+def _first_tensor(example: object) -> Tensor:
     if isinstance(example, Tensor):
         return example
     parts = example.values() if isinstance(example, dict) else example if isinstance(example, tuple | list) else ()
