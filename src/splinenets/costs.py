@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
@@ -130,11 +131,22 @@ def cost(net: nn.Module, example: object) -> Cost:
     net = uncompiled(net)
     names = {module: name for name, module in net.named_modules()}
     inside = {m for k in names if _is_known(k) for m in k.modules() if m is not k}
+    watched = [m for m in names if m not in inside]
+    found = _watch(net, watched, example, samples)
+    rows, seen = [], set[int]()
+    for module in watched:
+        amounts = found.get(module, Amounts()) + _parameters(module, seen, recurse=_is_known(module))
+        if amounts != Amounts():
+            rows.append(LayerCost(names[module] or type(net).__name__, type(module).__name__, amounts))
+    return Cost(tuple(rows), sum((r.amounts for r in rows), Amounts()))
+
+
+def _watch(net: nn.Module, watched: Sequence[nn.Module], example: object, samples: int) -> dict[nn.Module, Amounts]:
+    """What each of these modules does while the network sees an example."""
     found: dict[nn.Module, Amounts] = {}
     counter = FlopCounterMode(display=False)
-    stack: list[
-        list[int]
-    ] = []  # of the modules being called: the counter at their start, and what their children counted
+    # of the modules being called: the counter at their start, and what their children counted
+    stack: list[list[int]] = []
 
     def enter(module: nn.Module, args: object) -> None:
         stack.append([counter.get_total_flops(), 0])
@@ -152,7 +164,6 @@ def cost(net: nn.Module, example: object) -> Cost:
             amounts = Amounts(operator=macs, grouped=3 * macs, bank=3 * macs)
         found[module] = found.get(module, Amounts()) + amounts
 
-    watched = [m for m in names if m not in inside]
     handles = [m.register_forward_pre_hook(enter) for m in watched]
     handles += [m.register_forward_hook(leave, with_kwargs=True) for m in watched]
     try:
@@ -161,12 +172,7 @@ def cost(net: nn.Module, example: object) -> Cost:
     finally:
         for handle in handles:
             handle.remove()
-    rows, seen = [], set[int]()
-    for module in watched:
-        amounts = found.get(module, Amounts()) + _parameters(module, seen, recurse=_is_known(module))
-        if amounts != Amounts():
-            rows.append(LayerCost(names[module] or type(net).__name__, type(module).__name__, amounts))
-    return Cost(tuple(rows), sum((r.amounts for r in rows), Amounts()))
+    return found
 
 
 def _is_known(module: nn.Module) -> bool:

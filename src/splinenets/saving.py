@@ -78,19 +78,26 @@ def save(
         told["cost"] = {"parameters": (found := cost(net, example)).parameters, "macs": found.macs}
     source = source_of(net) if builder is None else Source(builder=builder, arguments=dict(arguments or {}))
     content = {
-        "format": FORMAT,
+        **_described(net, slots, tied),
         "tensors": _digest(tensors),
         "source": source or _inner_source(net),
-        "structure": describe(net),
-        "tied": tied,
-        "strides": {name: t.stride() for name, t in tensors.items() if _in_another_order(t)},
-        "frozen": [n for n, t in slots.items() if isinstance(t, nn.Parameter) and not t.requires_grad],
-        "conversions": _conversions(net),
         "classes": list(found_classes) if (found_classes := classes or getattr(net, "classes", ())) else None,
         "preparation": dict(preparation) if preparation is not None else getattr(net, "preparation", None),
         "card": told,
     }
     _write(path, tensors, content)
+
+
+def _described(net: nn.Module, slots: Mapping[str, Tensor], tied: Mapping[str, str]) -> Json:
+    """What a file says of a network beside its tensors, which lie in ``slots``, some of them under several names."""
+    return {
+        "format": FORMAT,
+        "structure": describe(net),
+        "tied": tied,
+        "strides": {n: t.stride() for n, t in slots.items() if n not in tied and _in_another_order(t)},
+        "frozen": [n for n, t in slots.items() if isinstance(t, nn.Parameter) and not t.requires_grad],
+        "conversions": _conversions(net),
+    }
 
 
 def load(path: Where, net: nn.Module | None = None, *, trust: bool = False) -> nn.Module:
