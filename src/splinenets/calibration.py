@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from .projection import Projection
 from .tracing import call, evaluating, uncompiled
 
 
-def calibrate(net: nn.Module, examples: Iterable[Any]) -> None:
+def calibrate(net: nn.Module, examples: Iterable[object]) -> None:
     """Take the mean and variance by which projections are standardised from these batches, which all count alike.
 
     Training gathers them from images as it sees them, and those are often distorted: cropped, bent, mixed. Plain images

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def show_warning(
-    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *more: Any
+    others: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *more: object
 ) -> None:
     """A warning of ours is one sentence; those of others look as they always do."""
     if Path(filename).is_relative_to(Path(__file__).parent) and issubclass(category, UserWarning):

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from .files import Json
 from .layers import SplineLayer
 from .path import Path
 from .projection import UNNAMED, External
@@ -109,7 +110,7 @@ class Conditions(dict[str, Condition]):
         """The values at positions 0 and 1, as tensors like the values: () or (dims,) each."""
         return values.new_tensor(self[name].low), values.new_tensor(self[name].high)
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, Json]:
         """As JSON, for files."""
         return {name: {"low": c.low, "high": c.high, "size": self.sizes[name]} for name, c in self.items()}
 
@@ -132,7 +133,7 @@ class Conditioned(nn.Module):
         super().__init__()
         self.net, self.conditions = net, conditions
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: object, **named: object) -> Any:
         """The inputs of the network, then the condition: values (N,) or (N, dims), a number for all samples, or a dict.
 
         Conditions may also be given by their names: ``net(images, angle=angles)``.
@@ -162,7 +163,7 @@ class Conditioned(nn.Module):
         return f"told: {self.conditions}"
 
 
-def samples_of(inputs: Iterable[Any]) -> int:
+def samples_of(inputs: Iterable[object]) -> int:
     """N, how many samples there are in a network's inputs."""
     return next((x.shape[0] for x in inputs if isinstance(x, Tensor) and x.dim()), 1)
 

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from torch import nn
 
+from .files import Json
+
 P = ParamSpec("P")
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -31,7 +33,7 @@ class Source(TypedDict):
     """How a network is built."""
 
     builder: str
-    arguments: dict[str, Any]
+    arguments: Json
 
 
 def remembered(build: Callable[P, Net]) -> Callable[P, Net]:
@@ -48,7 +50,7 @@ def remembered(build: Callable[P, Net]) -> Callable[P, Net]:
     return remember
 
 
-def noted(net: Net, builder: str, arguments: dict[str, Any]) -> Net:
+def noted(net: Net, builder: str, arguments: Json) -> Net:
     """The same network, on which is noted how it was built, unless it has something of that name."""
     if isinstance(net, nn.Module) and not hasattr(net, "source"):
         net.source = Source(builder=builder, arguments=arguments)  # type: ignore[assignment]
@@ -103,33 +105,33 @@ def _import(package: str, name: str) -> Any:
         ) from None
 
 
-def _checked(net: Any, builder: str) -> nn.Module:
+def _checked(net: object, builder: str) -> nn.Module:
     if not isinstance(net, nn.Module):
         raise ValueError(f"its builder {builder!r} builds a {type(net).__name__}, not a network")
     return net
 
 
-def _ours(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _ours(name: str, arguments: Mapping[str, object]) -> nn.Module:
     if name not in ("air", "build", "lenet", "resnet"):
         raise ValueError(f"splinenets builds air, lenet, resnet and what build names, not {name!r}")
     return _import(f"{__package__}.models", name)(**arguments)
 
 
-def _torchvision(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _torchvision(name: str, arguments: Mapping[str, object]) -> nn.Module:
     models = _import("torchvision", "models")
     if name not in models.list_models():
         raise ValueError(f"torchvision has no model {name!r}")
     return models.get_model_builder(name)(**arguments)
 
 
-def _timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _timm(name: str, arguments: Mapping[str, object]) -> nn.Module:
     model = arguments.get("model_name")
     if name != "create_model" or not isinstance(model, str) or not model.replace(".", "_").isidentifier():
         raise ValueError(f"timm's models are built by timm:create_model and a model_name of its own, not {model!r}")
     return _import("timm", "create_model")(**arguments)
 
 
-def _transformers(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _transformers(name: str, arguments: Mapping[str, object]) -> nn.Module:
     kind, base = _import("transformers", name), _import("transformers", "PreTrainedModel")
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise ValueError(f"transformers has no model class {name!r}")
@@ -139,7 +141,7 @@ def _transformers(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     return kind(config)
 
 
-KNOWN: dict[str, Callable[[str, Mapping[str, Any]], nn.Module]] = {
+KNOWN: dict[str, Callable[[str, Mapping[str, object]], nn.Module]] = {
     OURS: _ours,
     "torchvision.models": _torchvision,
     "timm": _timm,

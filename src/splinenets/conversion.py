@@ -76,7 +76,7 @@ class Reach:
 
 
 @torch.inference_mode(False)  # what is made inside could never be trained
-def convert(model: Net, spec: Specs, *, example: Any = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
+def convert(model: Net, spec: Specs, *, example: object = None, skip: Iterable[str] = (), spread: float = 0.0) -> Net:
     """A copy of ``model`` in which every convolution and linear layer is a spline layer.
 
     Each curve starts around the weight that it replaces. With ``spread=0`` all its knots are that weight, so the copy
@@ -147,7 +147,7 @@ def copy_network(net: Net) -> Net:
     """A deep copy, also of a network that keeps tensors of an earlier call, with their history, on its modules."""
     net, memo = uncompiled(net), dict[int, Any]()
 
-    def note(value: Any) -> None:
+    def note(value: object) -> None:
         if isinstance(value, Tensor) and value.grad_fn is not None:
             memo[id(value)] = value.detach().clone()
         elif isinstance(value, dict | list | tuple):
@@ -275,7 +275,7 @@ def _make_spline(
     module.knots = tied.setdefault((id(weight), module.knots.shape[0]), module.knots)
 
 
-def _follow(net: nn.Module, layers: list[nn.Module], example: Any) -> Reach:
+def _follow(net: nn.Module, layers: list[nn.Module], example: object) -> Reach:
     """Run an example and watch in which order it passes the layers, and with which sizes."""
     reach = Reach(known=example is not None)
     if not reach.known:

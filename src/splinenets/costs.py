@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import Any
@@ -115,7 +116,7 @@ class Cost:
         return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def cost(net: nn.Module, example: Any) -> Cost:
+def cost(net: nn.Module, example: object) -> Cost:
     """What one sample costs, measured on an example batch: ``print(sn.cost(net, images[:1]))``.
 
     Examples:
@@ -130,13 +131,24 @@ def cost(net: nn.Module, example: Any) -> Cost:
     net = uncompiled(net)
     names = {module: name for name, module in net.named_modules()}
     inside = {m for k in names if _is_known(k) for m in k.modules() if m is not k}
+    watched = [m for m in names if m not in inside]
+    found = _watch(net, watched, example, samples)
+    rows, seen = [], set[int]()
+    for module in watched:
+        amounts = found.get(module, Amounts()) + _parameters(module, seen, recurse=_is_known(module))
+        if amounts != Amounts():
+            rows.append(LayerCost(names[module] or type(net).__name__, type(module).__name__, amounts))
+    return Cost(tuple(rows), sum((r.amounts for r in rows), Amounts()))
+
+
+def _watch(net: nn.Module, watched: Sequence[nn.Module], example: object, samples: int) -> dict[nn.Module, Amounts]:
+    """What each of these modules does while the network sees an example."""
     found: dict[nn.Module, Amounts] = {}
     counter = FlopCounterMode(display=False)
-    stack: list[
-        list[int]
-    ] = []  # of the modules being called: the counter at their start, and what their children counted
+    # of the modules being called: the counter at their start, and what their children counted
+    stack: list[list[int]] = []
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: object) -> None:
         stack.append([counter.get_total_flops(), 0])
 
     def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -152,7 +164,6 @@ def cost(net: nn.Module, example: Any) -> Cost:
             amounts = Amounts(operator=macs, grouped=3 * macs, bank=3 * macs)
         found[module] = found.get(module, Amounts()) + amounts
 
-    watched = [m for m in names if m not in inside]
     handles = [m.register_forward_pre_hook(enter) for m in watched]
     handles += [m.register_forward_hook(leave, with_kwargs=True) for m in watched]
     try:
@@ -161,12 +172,7 @@ def cost(net: nn.Module, example: Any) -> Cost:
     finally:
         for handle in handles:
             handle.remove()
-    rows, seen = [], set[int]()
-    for module in watched:
-        amounts = found.get(module, Amounts()) + _parameters(module, seen, recurse=_is_known(module))
-        if amounts != Amounts():
-            rows.append(LayerCost(names[module] or type(net).__name__, type(module).__name__, amounts))
-    return Cost(tuple(rows), sum((r.amounts for r in rows), Amounts()))
+    return found
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -252,7 +258,7 @@ def _idle(layer: SplineLayer) -> dict[int, float]:
     return {id(p): 1 - active / k for parts, k in zip(found, counts, strict=False) for p in parts if p is not None}
 
 
-def _first_tensor(example: Any) -> Tensor:
+def _first_tensor(example: object) -> Tensor:
     if isinstance(example, Tensor):
         return example
     parts = example.values() if isinstance(example, dict) else example if isinstance(example, tuple | list) else ()

@@ -22,7 +22,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def deploy(net: Net, example: Any = None, *, knots: str = "float32") -> Net:
+def deploy(net: Net, example: object = None, *, knots: str = "float32") -> Net:
     """A copy for inference: batch norms, the knots' base and the projections' standardisation are folded.
 
     knots  how knots and decision parameters are stored: "float32", "bf16" or "int8"

@@ -13,8 +13,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, BinaryIO, TypeAlias, get_args, get_origin, get_type_hints, is_typeddict
 from weakref import WeakSet
+
+Json: TypeAlias = dict[str, Any]  # an object of JSON
 
 if sys.platform != "win32":
     import fcntl
@@ -190,7 +192,7 @@ def write_sealed(path: Path, content: Mapping[str, object]) -> None:
         file.write(seal(content).encode())
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path) -> Json:
     """The content, or ``DamagedError`` with the reason."""
     return unseal(path.read_bytes(), path)
 
@@ -200,7 +202,7 @@ def seal(content: Mapping[str, object]) -> str:
     return json.dumps({"content": content, "sha256": _digest(content)}, indent=1)
 
 
-def unseal(sealed: str | bytes, path: Path) -> dict[str, Any]:
+def unseal(sealed: str | bytes, path: Path) -> Json:
     """What was sealed, or ``DamagedError`` with the reason."""
     try:
         parsed = json.loads(sealed)

@@ -26,7 +26,7 @@ Pair = tuple[str, str]  # the names of a layer and the batch norm behind it
 
 
 @torch.inference_mode(False)
-def fold_batchnorm(net: Net, example: Any = None) -> Net:
+def fold_batchnorm(net: Net, example: object = None) -> Net:
     """A copy in which batch norms that follow a convolution or linear layer, plain or spline, are part of its weights.
 
     Exact in eval mode: scaling every knot scales every mixture. What follows what is read from the network's code, or
@@ -93,7 +93,7 @@ def pairs_of_graph(net: nn.Module) -> list[Pair]:
 # From an example
 
 
-def pairs_of_example(net: nn.Module, example: Any) -> list[Pair]:
+def pairs_of_example(net: nn.Module, example: object) -> list[Pair]:
     """Pairs that an example shows, each kept only if the network computes the same without it."""
     pairs = [pair for pair in Witness(net).watch(example) if is_foldable(net, *pair)]
     if not pairs:
@@ -117,7 +117,7 @@ class Witness(TorchDispatchMode):
         self.readers: defaultdict[int, set[str]] = defaultdict(set)
         self.seen: list[tuple[str, str, int]] = []
 
-    def watch(self, example: Any) -> list[Pair]:
+    def watch(self, example: object) -> list[Pair]:
         """Layers and the batch norms that alone read their outputs, each called once."""
         watched = [name for name, m in self.net.named_modules() if isinstance(m, (*SPLINES, *BATCH_NORMS))]
         handles = []
@@ -139,12 +139,12 @@ class Witness(TorchDispatchMode):
             if self.readers[between] == {norm} and self.calls[layer] == self.calls[norm] == 1
         ]
 
-    def enter(self, name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def enter(self, name: str, module: nn.Module, args: object) -> None:
         """A forward pre-hook."""
         self.calls[name] += 1
         self.inside.append(name)
 
-    def leave(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def leave(self, name: str, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         """A forward hook."""
         self.inside.pop()
         before = self.made.get(id(args[0])) if args else None
@@ -177,7 +177,7 @@ class Witness(TorchDispatchMode):
 # Numbers that cannot hide: every folded layer by itself, in float64
 
 
-def in_float64(net: nn.Module, example: Any) -> tuple[nn.Module, Any]:
+def in_float64(net: nn.Module, example: object) -> tuple[nn.Module, Any]:
     """A network and its example in float64; as they are if the network itself says what numbers it computes with."""
     exact = copy_network(net).double()
     given = tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, example)
@@ -188,7 +188,7 @@ def in_float64(net: nn.Module, example: Any) -> tuple[nn.Module, Any]:
     return exact, given
 
 
-def same(net: nn.Module, pairs: Sequence[Pair], example: Any) -> bool:
+def same(net: nn.Module, pairs: Sequence[Pair], example: object) -> bool:
     """Whether all outputs of these pairs, and the network's own, stay the same when they are folded."""
     folded = copy_network(net)
     for pair in pairs:
@@ -206,11 +206,11 @@ def _close(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found, expected, rtol=0, atol=tolerance, equal_nan=True)
 
 
-def outputs_of(net: nn.Module, names: Sequence[str], example: Any) -> list[Tensor]:
+def outputs_of(net: nn.Module, names: Sequence[str], example: object) -> list[Tensor]:
     """What some modules compute of an example, and then what the network does."""
     made: dict[str, Tensor] = {}
 
-    def keep(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+    def keep(name: str, module: nn.Module, args: object, output: Tensor) -> None:
         made[name] = output.clone()  # what follows may write over it
 
     handles = [net.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]
@@ -222,7 +222,7 @@ def outputs_of(net: nn.Module, names: Sequence[str], example: Any) -> list[Tenso
     return [*(made[name] for name in names if name in made), *tensors_of(output)]
 
 
-def tensors_of(output: Any) -> list[Tensor]:
+def tensors_of(output: object) -> list[Tensor]:
     """All tensors of numbers in what a network returns."""
     if isinstance(output, Tensor):
         return [output] if output.is_floating_point() else []

@@ -7,11 +7,12 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .files import Json
 from .histograms import conditional_entropy, entropy, sum_by_class
 from .regularizer import join
 from .tables import html_table, text_table
@@ -63,7 +64,7 @@ class LayerHealth:
         """What the verdict means, and what to try."""
         return ADVICE[self.verdict]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Json:
         """Plain values, as JSON knows them."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "quantiles"} | {"advice": self.advice}
 
@@ -116,7 +117,7 @@ class Health:
                 return layer
         raise KeyError(f"no layer {name!r}, choose from {', '.join(layer.layer for layer in self.layers)}")
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Json]:
         """A dict of plain values for each layer."""
         return [layer.row() for layer in self.layers]
 

@@ -7,6 +7,7 @@ of one of its networks tells of; see ``structure.Mark``. It needs huggingface_hu
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, hf_hub_download
 from torch import nn
 
-from .files import replacing
+from .files import Json, replacing
 from .layers import SplineLayer
 from .saving import NAME, load, read_card, save
-from .structure import METHOD, Record, mark, rebuild
+from .structure import METHOD, mark, rebuild
 
 
 class Shared(nn.Module, ModelHubMixin):
@@ -31,7 +32,7 @@ class Shared(nn.Module, ModelHubMixin):
         super().__init__()
         self.net, self.options = net, options
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: object, **named: object) -> Any:
         """What the network answers."""
         return self.net(*inputs, **named)
 
@@ -65,7 +66,7 @@ class Shared(nn.Module, ModelHubMixin):
         return cls(load(path, net, trust=trust))
 
 
-def model_card(net: nn.Module, config: Record) -> str:
+def model_card(net: nn.Module, config: Json) -> str:
     """A page about a network: what it is, what it costs, how good it is, and how to load it."""
     told = config["card"]
     head = ModelCardData(library_name="splinenets", tags=["splinenets", "conditional-computation"])
@@ -83,7 +84,7 @@ def model_card(net: nn.Module, config: Record) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(head: tuple[str, str], rows: list[tuple[str, Any]]) -> str:
+def _table(head: tuple[str, str], rows: Sequence[tuple[str, object]]) -> str:
     shown = [f"| {name} | {f'{value:,}' if isinstance(value, int) else value} |" for name, value in rows]
     return "\n".join([f"| {head[0]} | {head[1]} |", "|---|---|", *shown])
 
@@ -106,7 +107,7 @@ def teach_transformers() -> None:
     class Splines(QuantizationConfigMixin):
         """What a configuration tells of splines."""
 
-        def __init__(self, structure: Record, quant_method: Any = METHOD) -> None:
+        def __init__(self, structure: Json, quant_method: Any = METHOD) -> None:
             self.structure, self.quant_method = structure, quant_method
 
     @register_quantizer(METHOD)
@@ -118,13 +119,13 @@ def teach_transformers() -> None:
         def is_serializable(self) -> bool:
             return True
 
-        def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> None:
+        def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: object) -> None:
             config: Any = self.quantization_config
             rebuild(model, config.structure)
             for module in _own_modules(model):
                 module._is_hf_initialized = True  # type: ignore[assignment]  # all they have is in the file
 
-        def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: object) -> nn.Module:
             self.remove_quantization_config(model)  # type: ignore[no-untyped-call]
             for module in _own_modules(model):
                 del module._is_hf_initialized

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -250,7 +250,7 @@ class SplineConv(SplineLayer):
     padding: tuple[int, ...] | str
     dilation: tuple[int, ...]
     groups: int
-    padding_mode: Any
+    padding_mode: Literal["zeros", "reflect", "replicate", "circular"]
     _reversed_padding_repeated_twice: list[int]
 
     def __init__(

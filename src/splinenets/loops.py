@@ -43,7 +43,9 @@ class Regularized(nn.Module):
         self.module, self.criterion = net, criterion
         self.regularizer = MutualInformation(regularizer) if isinstance(regularizer, int) else regularizer
 
-    def forward(self, *inputs: Any, labels: Tensor | None = None, progress: float | None = None, **named: Any) -> Any:
+    def forward(
+        self, *inputs: object, labels: Tensor | None = None, progress: float | None = None, **named: object
+    ) -> Any:
         """The inputs of the network and labels -> loss, logits; without labels the network's own output.
 
         progress  of the training, from 0 to 1, where a weight of the regulariser depends on it
@@ -54,7 +56,7 @@ class Regularized(nn.Module):
         logits: Tensor = logits_of(output)
         return self.criterion(logits, labels) + self.penalty(positions, labels, progress), logits
 
-    def trace(self, *inputs: Any, **named: Any) -> tuple[Any, Positions]:
+    def trace(self, *inputs: object, **named: object) -> tuple[Any, Positions]:
         """The network's output, and positions if they are to be regularised."""
         if self.regularizer is None or not levels_of(self.module):
             return self.module(*inputs, **named), Positions({})

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -250,7 +250,7 @@ def has_graphs(net: nn.Module) -> bool:
     return "forward" in net.__dict__ or any(parts)
 
 
-def outside_graphs(function: Callable[..., Any]) -> None:
+def outside_graphs(function: Callable[..., object]) -> None:
     """Let a hook run as it is if it is called from outside a graph, and be traced if it is called inside one.
 
     ``torch.compiler.disable`` would forbid the latter, and import all of the compiler right now.

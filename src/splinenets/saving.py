@@ -25,10 +25,10 @@ from .conversion import Conversion, Row, copy_network
 from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
-from .files import DamagedError, read_metadata, replacing, seal, unseal
+from .files import DamagedError, Json, read_metadata, replacing, seal, unseal
 from .layers import SplineLayer
 from .loops import Regularized
-from .structure import Record, describe, rebuild
+from .structure import describe, rebuild
 from .tracing import plain_name, uncompiled
 
 FORMAT = 1
@@ -44,11 +44,11 @@ def save(
     path: Where,
     *,
     builder: str | None = None,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
     classes: Sequence[str] | None = None,
-    preparation: Mapping[str, Any] | None = None,
-    card: Mapping[str, Any] | None = None,
-    example: Any = None,
+    preparation: Mapping[str, object] | None = None,
+    card: Mapping[str, object] | None = None,
+    example: object = None,
 ) -> None:
     """Write a network to a file: converted, trained, folded, deployed, collapsed, conditioned or plain.
 
@@ -78,19 +78,26 @@ def save(
         told["cost"] = {"parameters": (found := cost(net, example)).parameters, "macs": found.macs}
     source = source_of(net) if builder is None else Source(builder=builder, arguments=dict(arguments or {}))
     content = {
-        "format": FORMAT,
+        **_described(net, slots, tied),
         "tensors": _digest(tensors),
         "source": source or _inner_source(net),
-        "structure": describe(net),
-        "tied": tied,
-        "strides": {name: t.stride() for name, t in tensors.items() if _in_another_order(t)},
-        "frozen": [n for n, t in slots.items() if isinstance(t, nn.Parameter) and not t.requires_grad],
-        "conversions": _conversions(net),
         "classes": list(found_classes) if (found_classes := classes or getattr(net, "classes", ())) else None,
         "preparation": dict(preparation) if preparation is not None else getattr(net, "preparation", None),
         "card": told,
     }
     _write(path, tensors, content)
+
+
+def _described(net: nn.Module, slots: Mapping[str, Tensor], tied: Mapping[str, str]) -> Json:
+    """What a file says of a network beside its tensors, which lie in ``slots``, some of them under several names."""
+    return {
+        "format": FORMAT,
+        "structure": describe(net),
+        "tied": tied,
+        "strides": {n: t.stride() for n, t in slots.items() if n not in tied and _in_another_order(t)},
+        "frozen": [n for n, t in slots.items() if isinstance(t, nn.Parameter) and not t.requires_grad],
+        "conversions": _conversions(net),
+    }
 
 
 def load(path: Where, net: nn.Module | None = None, *, trust: bool = False) -> nn.Module:
@@ -126,8 +133,8 @@ def load(path: Where, net: nn.Module | None = None, *, trust: bool = False) -> n
 def dress(
     net: nn.Module,
     classes: Sequence[str] | None,
-    preparation: Mapping[str, Any] | None,
-    card: Mapping[str, Any],
+    preparation: Mapping[str, object] | None,
+    card: Mapping[str, object],
 ) -> None:
     """Note on a network what its answers are called, what it wants to see, and what else there is to know."""
     noted: Any = net
@@ -138,7 +145,7 @@ def dress(
         noted.preparation, noted.prepare = dict(preparation), partial(prepare, preparation=dict(preparation))
 
 
-def read_card(path: Where) -> dict[str, Any]:
+def read_card(path: Where) -> Json:
     """What a file says of its network: "card", "classes", "preparation", "source" and "structure"."""
     return _read(Path(path))[1]
 
@@ -178,19 +185,19 @@ def _inner_source(net: nn.Module) -> Source | None:
     return source_of(inner) if isinstance(inner, nn.Module) else None
 
 
-def _conversions(net: nn.Module) -> dict[str, list[Record]]:
+def _conversions(net: nn.Module) -> dict[str, list[Json]]:
     found = {plain_name(n): getattr(m, "conversion", None) for n, m in net.named_modules()}
     return {name: [asdict(row) for row in c.rows] for name, c in found.items() if isinstance(c, Conversion)}
 
 
-def _source(content: Record) -> Source:
+def _source(content: Json) -> Source:
     source: Source | None = content["source"]
     if source is None:
         raise ValueError("it does not say how the network is built: build it yourself and call sn.load(path, net)")
     return source
 
 
-def _put_weights(net: nn.Module, tensors: Mapping[str, Tensor], content: Record) -> None:
+def _put_weights(net: nn.Module, tensors: Mapping[str, Tensor], content: Json) -> None:
     """Give a network of the right structure its numbers, their kinds and their order in memory."""
     for name, home in content["tied"].items():
         owner, _, attribute = name.rpartition(".")
@@ -226,7 +233,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], content: Record) -> None:
+def _write(path: Path, tensors: Mapping[str, Tensor], content: Json) -> None:
     from safetensors.torch import save as pack
 
     try:
@@ -240,7 +247,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor], content: Record) -> None:
         file.write(packed)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Record]:
+def _read(path: Path) -> tuple[dict[str, Tensor], Json]:
     from safetensors import SafetensorError
     from safetensors.torch import load as unpack
 

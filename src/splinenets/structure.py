@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .conditions import Condition, Conditioned, Conditions
+from .files import Json
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .path import Path
 from .projection import External, FoldedProjection, Projection
@@ -32,8 +33,6 @@ SPLINES_OWN = (
 )
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
-Record: TypeAlias = dict[str, Any]  # whatever JSON knows
-
 
 def spline_class(module: nn.Module) -> type[SplineLayer]:
     """The class that a torch layer has as a spline layer."""
@@ -49,7 +48,7 @@ def spline_class(module: nn.Module) -> type[SplineLayer]:
 # From a network to a record
 
 
-def describe(net: nn.Module) -> Record:
+def describe(net: nn.Module) -> Json:
     """Everything that ``rebuild`` must know beside the weights, in words and numbers."""
     modules = {plain_name(name): module for name, module in net.named_modules()}
     folded = [name for name, module in modules.items() if type(module) is nn.Identity]
@@ -66,7 +65,7 @@ def _has_bias(module: nn.Module) -> bool:
     return isinstance(module, tuple(SPLINES)) and module._parameters.get("bias") is not None
 
 
-def _describe_layer(layer: SplineLayer) -> Record:
+def _describe_layer(layer: SplineLayer) -> Json:
     projection, size = layer.projection, layer.input_size
     return {
         "spec": str(layer.spec),
@@ -84,7 +83,7 @@ def _describe_layer(layer: SplineLayer) -> Record:
     }
 
 
-def _describe_paths(modules: dict[str, nn.Module]) -> Iterator[Record]:
+def _describe_paths(modules: dict[str, nn.Module]) -> Iterator[Json]:
     """Which layers share a path, and which modules begin and end its runs."""
     layers = {name: m for name, m in modules.items() if isinstance(m, SplineLayer)}
     for path in {id(layer.path): layer.path for layer in layers.values()}.values():
@@ -92,7 +91,7 @@ def _describe_paths(modules: dict[str, nn.Module]) -> Iterator[Record]:
         yield {"layers": [name for name, layer in layers.items() if layer.path is path], "roots": roots}
 
 
-def _describe_conditions(net: Conditioned) -> Record:
+def _describe_conditions(net: Conditioned) -> Json:
     return {"conditions": {name: asdict(c) for name, c in net.conditions.items()}, "sizes": net.conditions.sizes}
 
 
@@ -100,7 +99,7 @@ def _describe_conditions(net: Conditioned) -> Record:
 
 
 @torch.no_grad()
-def rebuild(net: nn.Module, record: Record) -> nn.Module:
+def rebuild(net: nn.Module, record: Json) -> nn.Module:
     """Give a network, plain or not, the structure of the one that was described; its weights may be anything then."""
     for name in sorted(record["conditions"], key=len):
         net = _put(net, name, _rebuild_conditions(_find(net, name), record["conditions"][name]))
@@ -142,18 +141,18 @@ def _put(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
     return net
 
 
-def _rebuild_conditions(net: nn.Module, described: Record) -> Conditioned:
+def _rebuild_conditions(net: nn.Module, described: Json) -> Conditioned:
     conditions = {
         name: Condition(**{k: _bound(v) for k, v in c.items()}) for name, c in described["conditions"].items()
     }
     return Conditioned(net, Conditions(conditions, described["sizes"]))
 
 
-def _bound(value: Any) -> Any:
+def _bound(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _rebuild_layer(module: nn.Module, kind: type[nn.Module] | None, name: str, described: Record) -> None:
+def _rebuild_layer(module: nn.Module, kind: type[nn.Module] | None, name: str, described: Json) -> None:
     module.__class__ = kind or spline_class(module)
     assert isinstance(module, SplineLayer)
     size = described["input_size"]
@@ -209,7 +208,7 @@ class Mark:
     def __init__(self, net: nn.Module) -> None:
         self.net = weakref.ref(net)
 
-    def to_dict(self) -> Record:
+    def to_dict(self) -> Json:
         """What stands in the configuration's file."""
         net = self.net()
         return {"quant_method": METHOD, "structure": None if net is None else describe(net)}

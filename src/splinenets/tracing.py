@@ -16,7 +16,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 @torch.inference_mode(False)  # what is made inside could never be trained
-def connect(net: nn.Module, *example: Any, **kwargs: Any) -> nn.Module:
+def connect(net: nn.Module, *example: object, **kwargs: object) -> nn.Module:
     """Let positions travel through a network: join all its levels to one path, in place, and return it.
 
     Levels follow each other in the order in which an example passes them, or, without an example, in the order of
@@ -66,7 +66,7 @@ def _is_of_a_path(hook: Callable[..., object]) -> bool:
     return isinstance(getattr(hook, "__self__", None), Path)
 
 
-def logits_of(output: Any) -> Any:
+def logits_of(output: object) -> Any:
     """What a network answers; of one that answers with more, as those of transformers do, the logits."""
     return getattr(output, "logits", output)
 
@@ -83,20 +83,20 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def run_example(net: nn.Module, example: Any) -> Any:
+def run_example(net: nn.Module, example: object) -> Any:
     """Call a network with an example, in eval mode and without gradients."""
     with evaluating(net), torch.no_grad():
         return call(net, example)
 
 
-def call(net: nn.Module, example: Any) -> Any:
+def call(net: nn.Module, example: object) -> Any:
     """Call a network with an example."""
     if isinstance(example, Mapping):
         return net(**example)
     return net(*example) if isinstance(example, tuple | list) else net(example)
 
 
-def describe(example: Any) -> str:
+def describe(example: object) -> str:
     """An example in a few words, for messages."""
     if isinstance(example, Tensor):
         return f"of shape {tuple(example.shape)}"
@@ -157,7 +157,7 @@ def join_positions(parts: Sequence[Positions]) -> Positions:
     return Positions(joined, given=parts[0].given)
 
 
-def trace(net: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, Positions]:
+def trace(net: nn.Module, *args: object, **kwargs: object) -> tuple[Any, Positions]:
     """Call a network and see where the samples travelled: ``logits, positions = sn.trace(net, images)``.
 
     ``positions`` is a dict from a layer's name to (N, S): a number from 0 to 1 for each sample and each of the layer's

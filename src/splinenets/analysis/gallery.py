@@ -6,14 +6,14 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..files import replacing
+from ..files import Json, replacing
 from ..layers import SplineLayer
 from ..tracing import Positions
 from ..training.build import Task
@@ -168,9 +168,7 @@ class Drawing:
         check_matplotlib()
         self.folder, self.every, self.last = folder, every, last
 
-    def __call__(
-        self, net: nn.Module, task: Task, positions: Mapping[str, Tensor], line: dict[str, Any]
-    ) -> dict[str, Tensor]:
+    def __call__(self, net: nn.Module, task: Task, positions: Mapping[str, Tensor], line: Json) -> dict[str, Tensor]:
         """{name: picture (H, W, 3), bytes}; nothing between the epochs that are drawn."""
         epoch = parse_epoch(line)
         if epoch.number % self.every and epoch.number != self.last:

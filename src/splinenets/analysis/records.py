@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from ..files import slug
+from ..files import Json, slug
 from ..training import Run
 from ..training.build import Task
 from ..training.recipe import STATIC
@@ -157,7 +156,7 @@ def read_epochs(folder: Path) -> tuple[list[Epoch], int]:
     return epochs, unreadable
 
 
-def parse_epoch(line: dict[str, Any]) -> Epoch:
+def parse_epoch(line: Json) -> Epoch:
     """A line of metrics, with its types checked by converting them."""
     layers = {
         printable(layer["layer"], 120): LayerEpoch(

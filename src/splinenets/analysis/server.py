@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import web
+from ..files import Json
 from .explorer import Explorer, packed
 from .text import PAGE, png
 
@@ -98,23 +99,23 @@ class Handler(web.Handler):
             **self._question(body, lambda asked: {"name": str(asked["layer"]), "spline": int(asked["spline"])})
         )
 
-    def _question(self, body: bytes, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def _question(self, body: bytes, read: Callable[[Any], Json]) -> Json:
         """Arguments out of JSON."""
         try:
             return read(web.from_json(body))
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise ValueError("this question makes no sense here") from None
 
-    def _shown(self, asked: Any) -> dict[str, Any]:
+    def _shown(self, asked: Any) -> Json:
         """An image, and what is done to it."""
         return {"pixels": self._pixels(asked["image"]), "done": _number(asked.get("done"))}
 
-    def _two(self, asked: Any) -> dict[str, Any]:
+    def _two(self, asked: Any) -> Json:
         """Two images, and what is done to each."""
         second = self._shown({"image": asked["other"], "done": asked.get("other_done")})
         return self._shown(asked) | {"other": second["pixels"], "other_done": second["done"]}
 
-    def _asked(self, asked: Any) -> dict[str, Any]:
+    def _asked(self, asked: Any) -> Json:
         """The arguments of ``Explorer.answer``."""
         return self._shown(asked) | {
             "chosen": {str(name): [*map(_number, values)] for name, values in asked["chosen"].items()},

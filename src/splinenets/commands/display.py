@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from ..costs import cost
+from ..files import Json
 from ..layers import SplineLayer
 from ..tables import text_table
 from ..training import Recipe, Watcher
@@ -60,7 +60,7 @@ class Display(Watcher):
         speed = self.bar.tasks[0].speed or 0.0
         self.bar.update(self.task, completed=step, loss=loss, accuracy=accuracy, speed=speed * self.batch)
 
-    def epoch(self, line: dict[str, Any], seconds: float) -> None:
+    def epoch(self, line: Json, seconds: float) -> None:
         """One line."""
         if is_first_rank():
             text = (

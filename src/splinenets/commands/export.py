@@ -12,6 +12,9 @@ from .busy import busy
 if TYPE_CHECKING:
     from ..data import Split
     from ..exporting import Exported
+    from ..files import Json
+    from ..training import Recipe
+    from ..training.build import Task
 
 EXAMPLES = (
     "splinenets export runs/demo-D5-D-R3 --to onnx",
@@ -43,21 +46,12 @@ def export(
     path = out or run / f"{purpose}.{to}"
     test = task.data.test
     inputs, labels = task.show(test, slice(CHECKED)), test.labels[:CHECKED]
-    about = {
-        "classes": list(task.data.classes),
-        "preparation": task.augment.preparation,
-        "data": recipe.data,
-        "network": recipe.network_name,
-        "model": recipe.model,
-        "step": step,
-        **({"condition": recipe.condition, "between": [task.change.low, task.change.high]} if task.change else {}),
-    }
     options: dict[str, Any] = {
         "purpose": purpose,
         "knots": knots,
         "tolerance": tolerance,
         "labels": labels,
-        "metadata": about,
+        "metadata": {**what_is_known(task, recipe), "step": step},
     }
     with busy(f"writing {path}, and checking it on {len(labels):,} test images"):
         exported = export_c(net, inputs, path, **options) if to == C else write(net, inputs, path, to=to, **options)
@@ -69,6 +63,20 @@ def export(
         f"logits within {found['difference']:.0e}, "
         f"accuracy {found['accuracy']['file']:.2%}, the network's {found['accuracy']['network']:.2%}"
     )
+
+
+def what_is_known(task: Task, recipe: Recipe) -> Json:
+    """What an exported file says of the run that it comes from."""
+    known: Json = {
+        "classes": list(task.data.classes),
+        "preparation": task.augment.preparation,
+        "data": recipe.data,
+        "network": recipe.network_name,
+        "model": recipe.model,
+    }
+    if task.change:
+        known |= {"condition": recipe.condition, "between": [task.change.low, task.change.high]}
+    return known
 
 
 def evaluate_file(path: Path) -> None:

@@ -38,7 +38,9 @@ static void prepare(const unsigned char* bytes, float* image, int64_t channels, 
 """
 
 
-def export_c(net: torch.nn.Module, example: Any, folder: str | PathLike[str], **options: Any) -> Exported:
+def export_c(
+    net: torch.nn.Module, example: torch.Tensor | Sequence[object], folder: str | PathLike[str], **options: Any
+) -> Exported:
     """Write a network and all that is needed to run it in C; ``options`` are those of ``export``.
 
     The folder is whole or not there. ``make`` in it builds an example that classifies a picture.

@@ -69,7 +69,7 @@ class Inputs:
     conditions: dict[str, Tensor]
 
     @classmethod
-    def of(cls, conditions: Conditions, *inputs: Any, **named: Any) -> Inputs:
+    def of(cls, conditions: Conditions, *inputs: object, **named: object) -> Inputs:
         """What stands in a call of a network that is told these conditions; whatever does not fit is an error."""
         (images, *more), given = conditions.sort(inputs, named)
         if named or more:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from ..conditions import Conditions
 from ..conversion import copy_network
 from ..deployment import deploy
-from ..files import replacing
+from ..files import Json, replacing
 from ..layers import SplineLayer
 from ..tracing import logits_of
 from .capture import IMAGES, LOGITS, Inputs, conditions_of, naming_layers
@@ -29,7 +28,7 @@ HARDEST = 64  # samples on which those are looked at: where the file differs mos
 
 def export(
     net: nn.Module,
-    example: Tensor | Sequence[Any],
+    example: Tensor | Sequence[object],
     path: str | PathLike[str],
     *,
     to: str | None = None,
@@ -37,7 +36,7 @@ def export(
     knots: str = "float32",
     tolerance: float = 1e-4,
     labels: Tensor | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
 ) -> Exported:
     """Write a network for another runtime, after loading it back and comparing it with the original on the example.
 
@@ -95,10 +94,10 @@ def export(
     return Exported({**exported.metadata, **report(found[:count], plain[:count], labels)}, exported.forward)
 
 
-def report(found: Tensor, expected: Tensor, labels: Tensor | None) -> dict[str, Any]:
+def report(found: Tensor, expected: Tensor, labels: Tensor | None) -> Json:
     """How a file's answers stand to the network's: (N, classes), (N, classes), (N,)."""
     chosen, wanted = found.argmax(1), expected.argmax(1)
-    about: dict[str, Any] = {
+    about: Json = {
         "difference": distance(found, expected).max().item(),
         "agreeing": int((chosen == wanted).sum()),
     }
@@ -108,7 +107,7 @@ def report(found: Tensor, expected: Tensor, labels: Tensor | None) -> dict[str, 
     return about
 
 
-def only_logits(net: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
+def only_logits(net: nn.Module, args: object, output: object) -> Tensor:
     """A forward hook: the one tensor that a file answers with."""
     if isinstance(answer := logits_of(output), Tensor):
         return answer
@@ -159,7 +158,7 @@ def rounding(net: nn.Module, batch: Inputs, expected: Tensor, difference: Tensor
     return distance(expected[hardest].double(), exact).max().item()
 
 
-def _read_example(net: nn.Module, example: Tensor | Sequence[Any]) -> Inputs:
+def _read_example(net: nn.Module, example: Tensor | Sequence[object]) -> Inputs:
     conditions = conditions_of(net)
     if wrong := {IMAGES, LOGITS} & set(conditions):
         raise ValueError(f"a condition of an exported network cannot be called {wrong.pop()!r}, its input's name")

@@ -9,12 +9,13 @@ from functools import cached_property
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..conditions import Conditions
+from ..files import Json
 from ..kernels import Unavailable
 from .capture import Inputs, Obstacles
 
@@ -32,10 +33,10 @@ class Exported:
     forward   what the runtime computes from one batch: images, then the values of each condition, (N, size)
     """
 
-    metadata: dict[str, Any]  # whatever JSON knows
+    metadata: Json
     forward: Callable[..., Tensor]
 
-    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
+    def __call__(self, *inputs: object, **named: object) -> Tensor:
         """The network's answer to ``(images)`` or ``(images, condition)``, as ``sn.condition`` takes them.
 
         An export for latency takes images one by one.

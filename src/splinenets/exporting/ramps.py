@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ..basis import MATRICES, basis_matrix
+from ..basis import bspline_basis
 
 GROWTH = 32  # times the rounding error of a number is what a sum of ramps may have
 GRID = 2001
@@ -47,20 +48,9 @@ def ramps(knots: int, degree: int) -> Ramps | None:
     height = np.abs(slope) * half + start  # what a ramp reaches at its end of [-half, half]
     found = Ramps(slope * spans / height, (start - slope * half) / height, np.eye(knots))
     grid = np.linspace(0, 1, GRID)
-    values, exact = found.values(grid, degree), dense_basis(grid, knots, degree)
+    values, exact = found.values(grid, degree), bspline_basis(torch.from_numpy(grid), knots, degree).numpy()
     matrix = np.asarray(np.linalg.lstsq(values, exact, rcond=None)[0], np.float64)
     lost = np.abs(values @ matrix - exact).max() > 1e-10
     if lost or (np.abs(values)[:, :, None] * np.abs(matrix)).sum(1).max() > GROWTH:
         return None
     return found._replace(matrix=matrix)
-
-
-def dense_basis(position: NDArray[np.float64], knots: int, degree: int) -> NDArray[np.float64]:
-    """The weight of every knot in float64, as ``basis.bspline_basis`` has it: (n,) -> (n, K)."""
-    along = position * (knots - degree)
-    span = np.clip(np.floor(along), 0, knots - degree - 1).astype(int)
-    powers = (along - span)[:, None] ** np.arange(degree + 1)
-    values = powers @ np.array(MATRICES.get(degree) or basis_matrix(degree))
-    dense = np.zeros((len(position), knots))
-    np.put_along_axis(dense, span[:, None] + np.arange(degree + 1), values, 1)
-    return dense

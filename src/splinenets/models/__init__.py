@@ -17,7 +17,7 @@ __all__ = ["Air", "LeNet", "ResNet", "air", "build", "lenet", "resnet"]
 FAMILIES: dict[str, Callable[..., nn.Module]] = {"air": air, "lenet": lenet, "resnet": resnet}
 
 
-def build(name: str, *, in_channels: int = 3, image_size: int = 32, classes: int = 10, **options: Any) -> nn.Module:
+def build(name: str, *, in_channels: int = 3, image_size: int = 32, classes: int = 10, **options: object) -> nn.Module:
     """A plain network by name, such as "lenet32", "resnet110" or "air64-128-128", for images of this kind."""
     match = re.fullmatch(r"([a-z]+)-?(\d{1,5}(?:-\d{1,5})*)", name.lower())
     numbers = [int(number) for number in match[2].split("-")] if match else []

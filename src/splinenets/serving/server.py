@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from typing import Any
 from urllib.parse import SplitResult, parse_qsl
 
 import torch
@@ -16,6 +15,7 @@ from ..data import prepare
 from ..data.pictures import read_picture
 from ..exporting import Exported
 from ..exporting.capture import Inputs
+from ..files import Json
 from .batching import Batcher
 from .metrics import Metrics
 
@@ -41,15 +41,13 @@ class Server(web.Server):
         super().server_close()
         self.batcher.close()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """What is served."""
         about = self.exported.metadata
-        known: dict[str, Any] = {
-            name: about[name] for name in ("model", "network", "data", "classes", "input") if name in about
-        }
+        known: Json = {name: about[name] for name in ("model", "network", "data", "classes", "input") if name in about}
         return {"file": self.name, **known, "conditions": self.exported.conditions.described()}
 
-    def classify(self, pictures: list[bytes], conditions: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def classify(self, pictures: list[bytes], conditions: dict[str, Tensor]) -> list[Json]:
         """An answer for each picture."""
         about = self.exported.metadata
         pixels = torch.stack([read_picture(content, tuple(about["input"])) for content in pictures])
@@ -57,7 +55,7 @@ class Server(web.Server):
         samples = Inputs.of(self.exported.conditions, prepare(pixels, about["preparation"]), *given)
         return [self._answer(logits) for logits in self.batcher(samples)]
 
-    def _answer(self, logits: Tensor) -> dict[str, Any]:
+    def _answer(self, logits: Tensor) -> Json:
         chances = logits.softmax(0).nan_to_num()
         number = int(chances.argmax())
         classes = self.exported.metadata.get("classes") or [str(i) for i in range(len(chances))]

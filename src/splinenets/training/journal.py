@@ -6,12 +6,12 @@ Only the first rank writes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from torch import Tensor, nn
 
+from ..files import Json
 from . import checkpoint
 from .build import Task
 from .checkpoint import State
@@ -34,7 +34,7 @@ class Watcher:
     def step(self, step: int, loss: float, accuracy: float) -> None:
         """A step is done; loss and accuracy are those of the epoch so far."""
 
-    def epoch(self, line: dict[str, Any], seconds: float) -> None:
+    def epoch(self, line: Json, seconds: float) -> None:
         """An epoch is done; ``line`` is its line of metrics."""
 
     def note(self, text: str) -> None:
@@ -73,7 +73,7 @@ class Journal:
             self.metrics.add({"kind": "step", "epoch": epoch + 1, "step": step, **values})
         self.trackers.log({f"train/{name}": value for name, value in values.items()}, step)
 
-    def epoch(self, line: dict[str, Any], seconds: float, waited: float, samples: int) -> None:
+    def epoch(self, line: Json, seconds: float, waited: float, samples: int) -> None:
         """A line about an epoch."""
         names = ("train_loss", "train_accuracy", "regularizer", "test_loss", "test_accuracy", "test_balanced_accuracy")
         numbers = {f"epoch/{name}": line[name] for name in names if name in line}

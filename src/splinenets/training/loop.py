@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..data import Batches, flip, in_batches, mirrored, seeded
+from ..files import Json
 from ..health_check import Health, histogram
 from ..loops import Regularized
 from ..tracing import Positions
@@ -34,7 +35,7 @@ from .ranks import total
 from .recipe import Recipe
 
 # network, data, positions of the first test images and the epoch's metrics -> pictures {name: (H, W, 3)}, bytes
-Draw: TypeAlias = Callable[[nn.Module, Task, Positions, dict[str, Any]], Mapping[str, Tensor]]
+Draw: TypeAlias = Callable[[nn.Module, Task, Positions, Json], Mapping[str, Tensor]]
 Stop: TypeAlias = Callable[[], int]  # the signal that asks to stop, 0 for none
 REMEMBERED = 5  # epochs whose positions are compared with today's
 WORRY = {"shifting": 1.0}  # the share of a training before which a verdict is no warning; others have a half
@@ -174,7 +175,7 @@ class Loop:
         calibrate_on(state.outcome, self.task, self.recipe.calibrate, self.device, order=drawn)
         result = score(state.outcome, self.task, self.accelerator)
         entropy, regularizer, right, samples = state.totals
-        line: dict[str, Any] = {
+        line: Json = {
             "kind": "epoch",
             "epoch": state.step // len(self.batches),
             "step": state.step,
@@ -195,7 +196,7 @@ class Loop:
         self.journal.epoch(line, seconds, self.waited, int(samples))
         self.waited = 0.0
 
-    def look(self, line: dict[str, Any]) -> None:
+    def look(self, line: Json) -> None:
         """Add the health of the network's positions to an epoch's line, warn of unhealthy layers, and draw."""
         state, watcher = self.state, self.journal.watcher
         if (seen := judge(state.outcome, self.task, self.device, state.quantiles)) is None:

@@ -58,24 +58,24 @@ def in_colour(recipe: Recipe) -> bool:
 
 # Networks from elsewhere: name, arguments of the recipe, what to fit -> network
 
-Builder = Callable[[str, Mapping[str, Any], Shape], nn.Module]
+Builder = Callable[[str, Mapping[str, object], Shape], nn.Module]
 
 
-def from_timm(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
+def from_timm(name: str, arguments: Mapping[str, object], shape: Shape) -> nn.Module:
     """``timm.create_model``."""
     create = importlib.import_module("timm").create_model
     chosen = {"num_classes": shape.classes, "in_chans": shape.channels, **arguments}
     return noted(create(name, **chosen), "timm:create_model", {"model_name": name, **chosen})
 
 
-def from_torchvision(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
+def from_torchvision(name: str, arguments: Mapping[str, object], shape: Shape) -> nn.Module:
     """``torchvision.models.get_model``."""
     get = importlib.import_module("torchvision.models").get_model
     chosen = {"num_classes": shape.classes, **arguments}
     return noted(get(name, **{"weights": None, **chosen}), f"torchvision.models:{name}", chosen)
 
 
-def from_transformers(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
+def from_transformers(name: str, arguments: Mapping[str, object], shape: Shape) -> nn.Module:
     """A classifier of a type such as "resnet", or one whose configuration lies in a folder."""
     package = importlib.import_module("transformers")
     fitting = {"num_labels": shape.classes, "num_channels": shape.channels}
@@ -94,7 +94,7 @@ def from_function(module: str) -> Builder:
     These are ``classes`` or ``num_classes``, ``in_channels`` and ``image_size``.
     """
 
-    def build(name: str, arguments: Mapping[str, Any], shape: Shape) -> nn.Module:
+    def build(name: str, arguments: Mapping[str, object], shape: Shape) -> nn.Module:
         function: Any = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
@@ -125,7 +125,7 @@ def from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def only_logits(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+def only_logits(module: nn.Module, args: object, output: object) -> Any:
     """A forward hook: of networks that answer with more than logits, the logits."""
     answer = logits_of(output)
     return answer if isinstance(answer, Tensor) else answer[0]

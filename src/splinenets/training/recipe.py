@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from ..data.augment import augmentation
 from ..data.changes import CHANGES, Change
@@ -16,6 +16,7 @@ from ..data.dataset import KNOWN, parts_of
 from ..data.folders import BROKEN
 from ..data.listing import CSV_PREFIX, FOLDER_PREFIX, TAR_PREFIX, is_listed
 from ..data.streams import CHOICES as STREAMS
+from ..files import Json
 from ..spec import SplineSpec
 from .values import from_text, from_value
 
@@ -137,7 +138,7 @@ class Recipe:
     between: tuple[float, ...] = ()
     told: str = "nobody"
     network: str = "lenet"
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Json = field(default_factory=dict)
     weights: str = ""
     width: int = 32
     depth: int = 32
@@ -294,7 +295,7 @@ class Recipe:
         if "name" not in values:
             raise ValueError(f"{where}: name is missing")
         try:
-            checked: dict[str, Any] = {key: from_value(key, value, hints[key]) for key, value in values.items()}
+            checked: Json = {key: from_value(key, value, hints[key]) for key, value in values.items()}
             return cls(**checked)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import BinaryIO, TypedDict
 
 import torch
 from torch import nn
 
 from .. import __version__
-from ..files import DamagedError, check_fields, lock, naming, read_sealed, write_sealed
+from ..files import DamagedError, Json, check_fields, lock, naming, read_sealed, write_sealed
 from . import checkpoint
 from .build import Task, build_network, load_task
 from .checkpoint import restore_outcome
@@ -87,13 +87,13 @@ class Run:
             self.lock.close()
             self.lock = None
 
-    def look(self) -> dict[str, Any]:
+    def look(self) -> Json:
         """What run.json holds, whatever its format."""
         if not self.description.is_file():
             raise ValueError(f"{self.folder} is not a run: it has no {self.description.name}")
         return read_sealed(self.description)
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Json:
         """What run.json holds."""
         content = self.look()
         if content.get("format") != FORMAT:
