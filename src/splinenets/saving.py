@@ -25,7 +25,7 @@ from .conversion import Conversion, Row, copy_network
 from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
-from .files import DamagedError, read_metadata, replacing, seal, unseal
+from .files import DamagedError, content_of, read_metadata, replacing, seal, unseal
 from .layers import SplineLayer
 from .loops import Regularized
 from .structure import Record, describe, rebuild
@@ -244,7 +244,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Record]:
     from safetensors import SafetensorError
     from safetensors.torch import load as unpack
 
-    packed = path.read_bytes()
+    packed = content_of(path)
     try:
         sealed = read_metadata(io.BytesIO(packed))[KEY]
     except (ValueError, KeyError, TypeError, RecursionError):
