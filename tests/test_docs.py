@@ -48,6 +48,12 @@ def test_the_drawn_histograms_are_up_to_date():
     assert (DOCS / "figures" / tables.HISTOGRAMS).read_text() == information.figure()
 
 
+@pytest.mark.parametrize("file", sorted((DOCS / "figures").glob("*.svg")), ids=lambda file: file.stem)
+def test_drawings_follow_the_light(file):
+    """In the dark no page of the site shows a white box."""
+    assert file.stem == "favicon" or "prefers-color-scheme" in file.read_text()
+
+
 @pytest.mark.parametrize("name", frontier.DRAWINGS)
 def test_pictures_of_frontiers_are_up_to_date(name):
     assert (DOCS / "figures" / frontier.DRAWINGS[name].file).read_text() == frontier.figure(name)
