@@ -426,12 +426,15 @@ def figure() -> str:
     across = len(rows) // 2
     parts = [part for i in range(len(rows)) for part in panel(rows, i, across)]
     wide, high = 2 * MARGIN + across * (WIDTH + GAP) - GAP, 2 * MARGIN + 2 * (HEIGHT + 3 * GAP) - GAP
-    style = "rect{fill:#4878a8}path{stroke:#888;fill:none}.even{stroke:#c44}text{font:13px sans-serif;fill:#444}"
+    style = (
+        "rect{fill:#4878a8}path{stroke:#888;fill:none}.even{stroke:#c44}text{font:13px sans-serif;fill:#444}"
+        ".paper{fill:#fff}@media(prefers-color-scheme:dark){.paper{fill:#1a2029}text{fill:#ccc}rect{fill:#6b9bc9}}"
+    )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}">',
             f"<style>{style}</style>",
-            f'<rect width="{wide}" height="{high}" style="fill:#fff"/>',
+            f'<rect width="{wide}" height="{high}" class="paper"/>',
             *parts,
             "</svg>\n",
         ]

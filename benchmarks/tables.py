@@ -38,7 +38,7 @@ from benchmarks.search import RESULTS, SEARCHES, file_of
 from benchmarks.timing import markdown
 from splinenets import shipped
 from splinenets.analysis import figures
-from splinenets.analysis.style import to_png
+from splinenets.analysis.style import for_both_lights, to_svg
 from splinenets.reproduce import EXPERIMENTS, draw, read_result, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -261,7 +261,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
-ON_SCREEN = 110  # dots an inch of pictures that pages show
 MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
 
 
@@ -281,8 +280,8 @@ def pictures() -> None:
     with torch.no_grad():
         _, positions = sn.trace(net, net.prepare(data.test.images))  # type: ignore[operator]
     for draw_one in (figures.flow, figures.specialization):
-        picture = to_png(draw_one(positions, data.test.labels, data.classes), dpi=ON_SCREEN)
-        (ROOT / "docs" / "figures" / f"{draw_one.__name__}.png").write_bytes(picture)
+        drawing = to_svg(draw_one(positions, data.test.labels, data.classes))
+        (ROOT / "docs" / "figures" / f"{draw_one.__name__}.svg").write_bytes(for_both_lights(drawing))
 
 
 def main() -> None:
@@ -295,6 +294,7 @@ def main() -> None:
         (folder / drawing.file).write_text(frontier.figure(name))
     for name in DRAWN:
         draw(results_of(name), folder / f"{name}.svg")
+        (folder / f"{name}.svg").write_bytes(for_both_lights((folder / f"{name}.svg").read_bytes()))
     pictures()
 
 

@@ -21,6 +21,24 @@ def test_links_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_summary_of_speed_is_that_of_its_tables():
+    """How many times as much time and memory our kernels take for large batches, as the page says in its first lines."""
+    page = (DOCS / "performance.md").read_text()
+    rows = {
+        name: [re.split(r" *\| *", row) for row in text.splitlines()] for name, text in tables.sections(page).items()
+    }
+    training = [float(row[2]) for row in rows["training"][2:]]
+    training += [float(row[5]) for row in rows["training, small batches"][2:] if row[2] == "ours"]
+    ours = [row for row in rows["inference"][2:] if row[2] == "ours"]
+    inference = [float(row[3]) for row in ours if "`H(" not in row[1]] + [float(row[6]) for row in ours]
+    memory = [float(row[2]) for row in rows["memory"][2:]]
+    [hierarchical] = [float(row[3]) for row in ours if "`H(" in row[1]]
+    assert f"takes {1 / max(training):.1f} to {1 / min(training):.1f} times as long with large batches" in page
+    assert f"takes {1 / max(inference):.1f} to {1 / min(inference):.1f} times as long with large batches" in page
+    assert f"(H) in bf16 {1 / hierarchical:.1f}\n  times" in page
+    assert f"is {min(memory):.1f} to {max(memory):.1f} times that of the plain network" in page
+
+
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_tables_are_what_the_result_files_say(name):
     page, table = tables.TABLES[name]
@@ -46,6 +64,12 @@ def test_a_table_that_is_not_registered_is_not_written():
 
 def test_the_drawn_histograms_are_up_to_date():
     assert (DOCS / "figures" / tables.HISTOGRAMS).read_text() == information.figure()
+
+
+@pytest.mark.parametrize("file", sorted((DOCS / "figures").glob("*.svg")), ids=lambda file: file.stem)
+def test_drawings_follow_the_light(file):
+    """In the dark no page of the site shows a white box."""
+    assert file.stem == "favicon" or "prefers-color-scheme" in file.read_text()
 
 
 @pytest.mark.parametrize("name", frontier.DRAWINGS)

@@ -440,3 +440,10 @@ def test_what_cannot_be_saved_leaves_the_old_file(written, tmp_path):
 def test_a_folder_stands_for_the_file_in_it(written, tmp_path):
     (tmp_path / NAME).write_bytes(written)
     assert isinstance(sn.load(tmp_path), sn.models.LeNet)
+
+
+def test_a_file_that_is_missing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for where, named in ((tmp_path / "gone.safetensors", "gone.safetensors"), (tmp_path / "empty", f"empty.{NAME}")):
+        with pytest.raises(FileNotFoundError, match=f"^there is no file .*{named}$"):
+            sn.load(where)

@@ -236,5 +236,8 @@ def test_files_that_cannot_be_served(tmp_path):
     code, _, err = call("serve", tmp_path / "net.onnx")
     assert code == 2
     assert "is damaged or not an export" in err
+    for missing in ("gone.onnx", "gone.native"):
+        code, _, err = call("serve", tmp_path / missing)
+        assert (code, err) == (2, f"splinenets: there is no file {tmp_path / missing}\n")
     with serving() as server, pytest.raises(ValueError, match=r"port \d+ cannot be used .* choose another with --port"):
         Server(Exported(METADATA, linear), "net.onnx", port=server.server_port)

@@ -294,3 +294,20 @@ def test_images_are_chosen_and_held_out():
         choose_images(whole, images=5951, held_out=50)
     with pytest.raises(ValueError, match="too few to train on some and hold out 6000"):
         choose_images(whole, held_out=6000)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "gone/x"), "gone/x: no such file or directory"),
+        (PermissionError(13, "Permission denied", b"x.html"), "x.html: permission denied"),
+        (OSError("there is no file x"), "there is no file x"),
+    ],
+)
+def test_errors_of_the_system_are_sentences(error, sentence, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("splinenets.training.train", fail)
+    code, _, err = call("train", "demo", "--out", tmp_path / "run")
+    assert (code, err) == (2, f"splinenets: {sentence}\n")

@@ -68,13 +68,20 @@ def main(arguments: list[str] | None = None) -> None:
             warnings.showwarning = partial(show_warning, warnings.showwarning)
             app(arguments)
     except (ValueError, OSError) as error:
-        fail(str(error), getattr(error, "exit_code", 2))
+        fail(in_words(error), getattr(error, "exit_code", 2))
     except (MemoryError, RuntimeError) as error:
         from .operators import out_of_memory
 
         if not out_of_memory(error):
             raise
         fail("this machine has not enough memory for that: try a smaller batch, network or number of knots", 2)
+
+
+def in_words(error: Exception) -> str:
+    """What an error says; those of the system without their numbers."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error)
 
 
 def show_warning(

@@ -56,6 +56,14 @@ def read_bytes(folder: Path, name: str) -> bytes:
     return content
 
 
+def content_of(path: Path) -> bytes:
+    """The bytes of a file; one that is missing is said to be, without the system's number for that."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     digest = hashlib.sha256()
@@ -207,8 +215,10 @@ def unseal(sealed: str | bytes, path: Path) -> Json:
     try:
         parsed = json.loads(sealed)
         content, expected = parsed["content"], parsed["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}, {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it is not JSON ({error})") from None
+    except (KeyError, TypeError):
+        raise DamagedError(f"{path} is damaged: it is JSON, but not a content and its SHA-256") from None
     if not isinstance(content, dict) or _digest(content) != expected:
         raise DamagedError(f"{path} is damaged: its content does not have the SHA-256 that stands beside it")
     return content

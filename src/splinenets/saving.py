@@ -25,7 +25,7 @@ from .conversion import Conversion, Row, copy_network
 from .costs import cost
 from .data import prepare
 from .data.dataset import array_digest
-from .files import DamagedError, Json, read_metadata, replacing, seal, unseal
+from .files import DamagedError, Json, content_of, read_metadata, replacing, seal, unseal
 from .layers import SplineLayer
 from .loops import Regularized
 from .structure import describe, rebuild
@@ -251,7 +251,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Json]:
     from safetensors import SafetensorError
     from safetensors.torch import load as unpack
 
-    packed = path.read_bytes()
+    packed = content_of(path)
     try:
         sealed = read_metadata(io.BytesIO(packed))[KEY]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..conditions import Conditions
-from ..files import Json
+from ..files import Json, content_of
 from ..kernels import Unavailable
 from .capture import Inputs, Obstacles
 
@@ -114,7 +114,7 @@ def runtime_of(path: Path, name: str | None = None) -> Runtime:
 def load_export(path: str | PathLike[str], *, to: str | None = None, threads: int = 1) -> Exported:
     """Read an exported network; ``to`` as it was exported, if the file's name does not tell."""
     path = Path(path)
-    runtime, content = runtime_of(path, to), path.read_bytes()
+    runtime, content = runtime_of(path, to), content_of(path)
     try:
         exported = runtime.load(content, threads)
         exported.conditions  # noqa: B018  # which fails now, if at all
