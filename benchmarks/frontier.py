@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,11 @@ NAMES = ("turned", "regimes", "frontier")
 ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
 RIVAL = "rival"
+IN_SHORT = (  # the SplineNets of the README's table: one of each kind
+    *("LeNet-4 D(8)-D-R4 closed", "LeNet-4, told by a curve", "three data sets: LeNet-4 D(8)-D-R4"),
+    *("any exposure: LeNet-4 D(8)-D-R4", "Air 16-32-32 D(2)-C-R3", "ResNet-8 D(2)-C-R3"),
+    "Air 16-32-32, upgraded to D(2)-C-R3",
+)
 LETTER = 8.5  # the width of one in a label, on a phone
 KINDS = {  # how a network is told, and whether it is plain -> the colour of its line in a figure
     ("curves", False): COLOURS[0],
@@ -125,7 +131,7 @@ def rows(name: str) -> Iterator[Row]:
         if (
             kind_of(row) in KINDS
             and "between" not in row.settings
-            and not row.name.endswith((", open", ", SGD", " epochs"))
+            and not row.name.endswith((", open", ", SGD", ", AdamW"))
         ):
             yield row
 
@@ -196,14 +202,14 @@ def frontier(name: str) -> str:
     return markdown(head, lines)
 
 
-def gains() -> str:
-    """Every SplineNet over its plain twin: points, loss, and what they cost."""
+def gains(chosen: Collection[str] = ()) -> str:
+    """Every SplineNet, or those that are chosen, over its plain twin: points, loss, and what they cost."""
     head = ["", "plain, %", "SplineNet, %", "gain", "test loss", "seeds", "time", "MACs", "parameters"]
     lines = []
     for name in NAMES:
         for p in points(name):
             shared = sorted(set(p.found) & set(p.twin))
-            if p.kind[1] or not shared or p.twin_seconds is None:
+            if p.kind[1] or not shared or p.twin_seconds is None or (chosen and p.row.name not in chosen):
                 continue
             own, plain = [p.found[seed] for seed in shared], [p.twin[seed] for seed in shared]
             gained = [100 * (a.accuracy - b.accuracy) for a, b in zip(own, plain, strict=True)]
@@ -220,6 +226,44 @@ def gains() -> str:
                 ]
             )
     return markdown(head, lines)
+
+
+def against_plain() -> str:
+    """Every SplineNet that finds its own way beside the plain networks of its family that cost as much."""
+    costs: dict[str, Callable[[Point], float]] = {
+        "time": lambda p: p.seconds,
+        "MACs": lambda p: p.macs,
+        "parameters": lambda p: p.parameters,
+    }
+    lines = []
+    for name in ("turned", "frontier"):
+        some = [p for p in points(name) if p.kind[0] == "nobody" and not p.row.start]
+        for p in some:
+            plain = [q for q in some if q.kind[1] and family_of(q) == family_of(p)]
+            if p.kind[1] or len(plain) < 2:
+                continue
+            own = mean(p.accuracies)
+            cells = [f"{ABOUT[name]}{p.row.name}", f"{own:.2f}"]
+            for cost in costs.values():
+                as_much = at_cost([(cost(q), mean(q.accuracies)) for q in plain], cost(p))
+                cells.append("" if as_much is None else f"{as_much:.2f} ({own - as_much:+.2f})")
+            lines.append(cells)
+    return markdown(["SplineNet", "test accuracy, %", *(f"plain, same {cost}" for cost in costs)], lines)
+
+
+def at_cost(plain: Sequence[tuple[float, float]], cost: float) -> float | None:
+    """The best accuracy of plain networks, each a (cost, accuracy), at some cost; None beyond the largest and smallest.
+
+    Between two networks a line is drawn, over the logarithm of what they cost.
+    """
+    best: list[tuple[float, float]] = []
+    for spent, accuracy in sorted(plain):
+        if not best or accuracy > best[-1][1]:
+            best.append((spent, accuracy))
+    for (low, worse), (high, better) in pairwise(best):
+        if low <= cost <= high:
+            return worse + (better - worse) * math.log(cost / low) / math.log(high / low)
+    return None
 
 
 def rivals() -> str:
@@ -265,15 +309,16 @@ def figure(name: str) -> str:
     dots: dict[labels.Dot, str] = {}
     lines: list[tuple[labels.Dot, labels.Dot]] = []
     for i, (kind, label) in enumerate(drawing.lines.items()):
-        members = sorted((p for p in some if p.kind == kind), key=lambda p: p.macs)
-        spots = [spot(p.seconds, mean(p.accuracies)) for p in members]
-        if kind[0] != RIVAL:
-            lines += pairwise(spots)
-            way = " ".join(f"{number(x)},{number(y)}" for x, y in spots)
-            parts.append(f'<polyline points="{way}" fill="none" stroke="{KINDS[kind]}" stroke-width="2"/>')
-        for p, (x, y) in zip(members, spots, strict=True):
-            parts.append(dot_of(p, x, y, KINDS[kind], spot))
-            dots[x, y] = label_of(p)
+        for family in sorted({family_of(p) for p in some}):
+            members = sorted((p for p in some if p.kind == kind and family_of(p) == family), key=lambda p: p.macs)
+            spots = [spot(p.seconds, mean(p.accuracies)) for p in members]
+            if kind[0] != RIVAL:
+                lines += pairwise(spots)
+                way = " ".join(f"{number(x)},{number(y)}" for x, y in spots)
+                parts.append(f'<polyline points="{way}" fill="none" stroke="{KINDS[kind]}" stroke-width="2"/>')
+            for p, (x, y) in zip(members, spots, strict=True):
+                parts.append(dot_of(p, x, y, KINDS[kind], spot))
+                dots[x, y] = label_of(p)
         left, top = 34 + 320 * (i % 2), 62 + 24 * (i // 2)
         parts.append(f'<circle cx="{left}" cy="{top}" r="6" fill="{KINDS[kind]}"/>')
         parts.append(words(left + 13, top + 5, label, "small"))
@@ -299,10 +344,15 @@ def dot_of(point: Point, x: float, y: float, colour: str, spot: Callable[[float,
     return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="6" {shape}/>'
 
 
+def family_of(point: Point) -> str:
+    """What a network is called before its size; a line joins those of one family."""
+    return re.split("[ -]", point.row.name)[0]
+
+
 def label_of(point: Point) -> str:
     """Its host, or what kind of rival it is."""
-    words_of = point.row.name.removeprefix("Air ").split(",")[0].split(" ")
-    return words_of[-1 if point.kind[0] == RIVAL else 0]
+    name = point.row.name.split(",")[0].removesuffix(f" {point.row.settings['model']}").removeprefix("Air ")
+    return name.split(" ")[-1] if point.kind[0] == RIVAL else name
 
 
 def ticks(low: float, high: float) -> list[float]:

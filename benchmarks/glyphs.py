@@ -1,20 +1,32 @@
-"""``python -m benchmarks.glyphs``: 400 Chinese characters as many typefaces write them, a folder of images.
+"""``python -m benchmarks.glyphs``: thin networks read 400 Chinese characters as many typefaces write them.
 
 Fonts come from the system, for example from Debian's packages whose names begin with ``fonts-`` (docs/when.md lists
-those that we had). What is learned from some folders of fonts is tested on others. ``splinenets reproduce regimes``
-trains on the images.
+those that we had); images of the characters go into the folder runs/glyphs, unless it is there. What is learned from
+some folders of fonts is tested on others. Then one image is timed on one thread, in our runtime.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
+import json
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from statistics import mean
 
+import torch
 from fontTools.ttLib import TTCollection, TTFont
 from PIL import Image, ImageDraw, ImageFont
+
+import splinenets as sn
+from benchmarks.timing import RESULTS, about, interleaved, markdown, write
+from splinenets.reproduce import read_result, record
+from splinenets.reproduce.experiments import LINE, THIN_AIR, slug
+from splinenets.reproduce.outcome import Found, spread
+from splinenets.training import Recipe, load_recipe
+from splinenets.training.build import build_network, load_task
+from splinenets.training.recipe import STATIC
 
 FONTS, FOLDER = Path("/usr/share/fonts"), Path("runs/glyphs")
 CLASSES, SIDE, LARGE = 400, 32, 28
@@ -22,6 +34,12 @@ FACES = 4  # of a folder: many weights of one design teach little
 TESTED = 5  # one folder of so many is for testing
 ENDINGS = {".ttf", ".ttc", ".otf", ".otc"}
 FEWEST = 10  # folders
+COMMAND = "python -m benchmarks.glyphs"
+FILES, TIMES = RESULTS / "glyphs", RESULTS / "glyphs.json"
+AIR = {**THIN_AIR, "optimizer": "muon", "weight_decay": 0.05}
+HOSTS = {"LeNet-4": {}, "Air 8-16-16": AIR}  # and what each sets in the recipe turned-lenet
+MODELS = (STATIC, LINE)
+CALLS, ROUNDS = 50, 41
 
 
 def characters() -> list[str]:
@@ -73,14 +91,85 @@ def draw(fonts: Path, folder: Path) -> dict[str, int]:
     return counts
 
 
+def recipe_of(host: str, model: str, seed: int) -> Recipe:
+    """What a training is."""
+    rate = 0.08 if (host, model) == ("LeNet-4", STATIC) else 0.04  # what training fonts that were held out prefer
+    own = {**HOSTS[host], "data": f"folder:{FOLDER}", "condition": "", "told": "nobody", "learning_rate": rate}
+    return load_recipe("turned-lenet", model=model, seed=seed, **own)
+
+
+def file_of(host: str, model: str, seed: int) -> Path:
+    """Where its result is."""
+    return FILES / f"{slug(f'{host} {model}')}-seed{seed}.json"
+
+
+def caller(host: str, model: str, folder: Path) -> Callable[[], object]:
+    """One image through a network with random weights, ``CALLS`` times."""
+    recipe, path = recipe_of(host, model, 0), folder / f"{slug(f'{host} {model}')}.native"
+    task = load_task(recipe)
+    sn.export(build_network(recipe, task).eval(), tuple(part[:8] for part in task.example()), path)
+    exported, inputs = sn.load_export(path, threads=1), tuple(part[:1].contiguous() for part in task.example())
+
+    def call() -> None:
+        for _ in range(CALLS):
+            exported(*inputs)
+
+    return call
+
+
+def time() -> None:
+    """How long one image takes in each network, all in turn."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        calls = {f"{host} {model}": caller(host, model, Path(folder)) for host in HOSTS for model in MODELS}
+        seconds = {name: taken / CALLS for name, taken in interleaved(calls, ROUNDS).items()}
+    write(TIMES, {"about": about(COMMAND, calls=CALLS, rounds=ROUNDS), "seconds": seconds})
+
+
+def glyphs() -> str:
+    """The table of the docs: each SplineNet over its plain twin."""
+    seconds = json.loads(TIMES.read_bytes())["seconds"]
+    head = ["", "plain, %", "SplineNet, %", "gain", "test loss", "seeds", "time", "MACs", "parameters"]
+    lines = []
+    for host in HOSTS:
+        plain, own = (found(host, model) for model in MODELS)
+        shared = sorted(set(plain) & set(own))
+        accuracies = [[100 * some[seed].accuracy for seed in shared] for some in (plain, own)]
+        losses = [mean(some[seed].epochs[-1]["test_loss"] for seed in shared) for some in (plain, own)]
+        gained = [b - a for a, b in zip(*accuracies, strict=True)]
+        first, second = plain[shared[0]], own[shared[0]]
+        times = seconds[f"{host} {LINE}"] / seconds[f"{host} {STATIC}"]
+        lines.append(
+            [
+                *(f"{host} {LINE}", *(f"{mean(some):.2f}" for some in accuracies), spread(gained, "+")),
+                *(f"{losses[0]:.3f} -> {losses[1]:.3f}", str(len(shared)), f"x {times:.2f}"),
+                *(f"x {second.macs / first.macs:.2f}", f"x {second.parameters / first.parameters:.1f}"),
+            ]
+        )
+    return markdown(head, lines)
+
+
+def found(host: str, model: str) -> Found:
+    """Results by seed."""
+    results = map(read_result, FILES.glob(f"{slug(f'{host} {model}')}-seed*.json"))
+    return {result.seed: result for result in results if (result.recipe["model"] == STATIC) == (model == STATIC)}
+
+
 def main() -> None:
-    """Draw the folder, unless it is there."""
-    parser = argparse.ArgumentParser(description="Draw 400 Chinese characters in every font that has them.")
+    """Draw the folder unless it is there, train what is not trained, and time."""
+    parser = argparse.ArgumentParser(description="Thin networks on 400 Chinese characters in every font that has them.")
     parser.add_argument("--fonts", type=Path, default=FONTS, help="a folder of fonts (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="of each training (default: %(default)s)")
     options = parser.parse_args()
-    if FOLDER.exists():
-        sys.exit(f"{FOLDER} is there already")
-    print(draw(options.fonts, FOLDER))
+    if not FOLDER.exists():
+        print(draw(options.fonts, FOLDER))
+    for seed in range(options.seeds):
+        for host in HOSTS:
+            for model in MODELS:
+                file = file_of(host, model, seed)
+                result = record(recipe_of(host, model, seed), Path("runs/reproduce/glyphs") / file.stem, file, COMMAND)
+                print(f"{host} {model}, seed {seed}: {result.accuracy:.2%}", flush=True)
+    time()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from splinenets.reproduce import record
+from splinenets.reproduce.experiments import CIRCLE, CURVE
 from splinenets.training import Recipe, load_recipe
 from splinenets.training.recipe import nearest
 
@@ -18,6 +19,11 @@ OLD = ("learning_rate=0.05", "clip=0", "dropout=0.5")  # the LeNet recipes' befo
 NEW = ("learning_rate=0.1", "clip=1", "dropout=0")
 GENTLE = "D(5)-D-R3 slope=0.8"
 PLAIN = "knots=at 1"  # knots had plain gradients when most of these were trained
+NESTEROV, REGULARISER = ("optimizer=nesterov", "weight_decay=5e-4"), ("utilization=0.05", "specialization=0.05")
+ADAMW = ("optimizer=adamw", "learning_rate=0.005", "weight_decay=0")
+RATES = ("0.006", "0.015", "0.04", "0.08")
+RIVAL = "network=splinenets.reproduce.rivals:rival"
+COND_LENET = 'arguments={kind = "CondConv", host = "lenet4"}'
 DOT, CONV, TREE = "D(5)-D-R3", "D(5)-C-R3", "H(5)-C-R3"
 SMALL_RESNET = ("network=resnet", "depth=8", "plain=conv", "held_out=1000", "epochs=2", "learning_rate=0.3")
 ADAPTIVE = ("learning_rate=0.003", "weight_decay=0.05", "clip=0")
@@ -132,7 +138,10 @@ SEARCHES = {
     ),
     "ResNet-14": Search(
         "cifar10-resnet",
-        ("depth=14", "images=10000", "held_out=2000", "epochs=5", "batch=100", "learning_rate=0.3", "clip=1"),
+        (
+            *("depth=14", "images=10000", "held_out=2000", "epochs=5", "batch=100", "learning_rate=0.3", "clip=1"),
+            *("optimizer=sgd", "weight_decay=5e-4", *REGULARISER),
+        ),
         {
             "static": ("static", ("knots=at 0.1",)),
             "splines": (CONV, ("knots=at 1",)),
@@ -163,6 +172,65 @@ SEARCHES = {
         ("held_out=1000", "epochs=4"),
         {"static": ("static", ()), "plain gradients": (DOT, (PLAIN,)), "balanced": (DOT, ())},
         {"static": 3, "plain gradients": 3, "balanced": 3},
+    ),
+    "Air 16-32-32": Search(
+        "cifar10-air",
+        ("widths=16,32,32", "held_out=5000", "epochs=8"),
+        {
+            "static, Muon 0.04": ("static", ()),
+            "K = 3": ("D(3)-C-R3", ()),
+            "K = 2": ("D(2)-C-R3", ()),
+            "K = 2, spread 1": ("D(2)-C-R3", ("spread=1",)),
+            "K = 2, slope 0.6": ("D(2)-C-R3 slope=0.6", ()),
+            "K = 4, degree 1, spread 1": ("D(4)-C-R3 degree=1", ("spread=1",)),
+            "K = 2, one position a layer, spread 1": ("D(2)-C-R4", ("spread=1",)),
+            "two lines": ("D(2)-C-R3 dims=2", ()),
+            "two lines, spread 1": ("D(2)-C-R3 dims=2", ("spread=1",)),
+            "three lines, spread 1": ("D(2)-C-R3 dims=3", ("spread=1",)),
+        },
+        {"static, Muon 0.04": 2, "K = 3": 2, "K = 2": 2},
+    ),
+    "Turned images, LeNet-4": Search(
+        "turned-lenet",
+        ("held_out=10000", "told=nobody"),
+        {
+            **{f"static, Muon {rate}": ("static", (f"learning_rate={rate}",)) for rate in RATES},
+            "static, Muon 0.04, no decay": ("static", ("learning_rate=0.04", "weight_decay=0")),
+            "splines, AdamW 0.005, regulariser": (CIRCLE, (*ADAMW, *REGULARISER)),
+            "splines, AdamW 0.005": (CIRCLE, ADAMW),
+            **{f"splines, Muon {rate}": (CIRCLE, (f"learning_rate={rate}",)) for rate in RATES[:3]},
+            "splines, Muon 0.04, no decay": (CIRCLE, ("learning_rate=0.04", "weight_decay=0")),
+            **{f"D({k})-C-R3, Muon 0.04": (f"D({k})-C-R3", ("learning_rate=0.04",)) for k in (2, 3, 5)},
+            **{
+                f"told by scales, Muon {rate}": ("static", ("told=scales", f"learning_rate={rate}"))
+                for rate in RATES[:3]
+            },
+            **{
+                f"told by a curve, Muon {rate}": (CURVE, ("told=curves", f"learning_rate={rate}")) for rate in RATES[:3]
+            },
+            **{
+                f"CondConv, Muon {rate}": ("static", (COND_LENET, RIVAL, f"learning_rate={rate}"))
+                for rate in RATES[1:3]
+            },
+        },
+    ),
+    "Turned images, LeNet-8 told by a curve": Search(
+        "turned-lenet",
+        ("held_out=10000", "told=curves", "width=8"),
+        {
+            **{f"Muon {rate}": (CURVE, (f"learning_rate={rate}",)) for rate in RATES[:2]},
+            "Muon 0.015, no decay": (CURVE, ("learning_rate=0.015", "weight_decay=0")),
+            "AdamW 0.005": (CURVE, ("optimizer=adamw", "learning_rate=0.005", "weight_decay=0")),
+        },
+    ),
+    "Other dynamic weights": Search(
+        "cifar10-air",
+        (RIVAL, "widths=16,32,32", "held_out=5000", "epochs=8"),
+        {
+            f"{kind}, {name}": ("static", (f'arguments={{kind = "{kind}", host = "air16-32-32"}}', *settings))
+            for kind in ("SE", "CondConv", "ODConv")
+            for name, settings in (("Muon 0.04", ()), ("Nesterov 0.3", (*NESTEROV, "learning_rate=0.3")))
+        },
     ),
 }
 

@@ -220,11 +220,12 @@ def card(name: str) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stands there
-    "gains in short": ("README.md", frontier.gains),
+    "gains in short": ("README.md", partial(frontier.gains, frontier.IN_SHORT)),
     "turned": ("docs/conditions.md", turned.turned),
     "frontier": ("docs/when.md", partial(frontier.frontier, "turned")),
     "frontier, CIFAR-10": ("docs/when.md", partial(frontier.frontier, "frontier")),
     "gains": ("docs/when.md", frontier.gains),
+    "against plain": ("docs/when.md", frontier.against_plain),
     "rivals": ("docs/when.md", frontier.rivals),
     "smaller": ("docs/when.md", smaller.table),
     "denoised": ("docs/conditions.md", denoise.denoised),

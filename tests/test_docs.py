@@ -72,6 +72,21 @@ def test_drawings_follow_the_light(file):
     assert file.stem == "favicon" or "prefers-color-scheme" in file.read_text()
 
 
+def test_plain_networks_of_the_same_cost():
+    """Halfway between two costs, counted in doublings; networks that others beat for less do not count."""
+    plain = [(4.0, 80.0), (1.0, 70.0), (2.0, 76.0), (3.0, 75.0)]
+    assert frontier.at_cost(plain, 2.0**1.5) == pytest.approx(78.0)
+    assert frontier.at_cost(plain, 1.0) == 70.0
+    assert frontier.at_cost(plain, 4.0) == 80.0
+    assert frontier.at_cost(plain, 0.9) is None
+    assert frontier.at_cost(plain, 4.1) is None
+
+
+def test_the_readme_has_one_network_of_each_kind():
+    lines = frontier.gains(frontier.IN_SHORT).splitlines()[2:]
+    assert len(lines) == len(frontier.IN_SHORT)
+
+
 @pytest.mark.parametrize("name", frontier.DRAWINGS)
 def test_pictures_of_frontiers_are_up_to_date(name):
     assert (DOCS / "figures" / frontier.DRAWINGS[name].file).read_text() == frontier.figure(name)

@@ -45,7 +45,7 @@ def test_every_grid_has_its_recipes_and_static_twins(name, scale):
     recipes = {(trial.row.name, trial.recipe.seed): trial.recipe for trial in grid}
     splines = {"model", "plain", "knots", "utilization", "specialization", "calibrate", "told"}
     if not experiment.paper:  # each network has the optimizer that suits it
-        splines |= {"optimizer", "learning_rate", "clip", "epochs", "network", "arguments"}
+        splines |= {"optimizer", "learning_rate", "weight_decay", "clip", "epochs", "network", "arguments"}
     for row in experiment.rows:
         if row.twin:
             own, twin = recipes[row.name, 0].as_dict(), recipes[row.twin, 0].as_dict()
@@ -257,7 +257,7 @@ def test_quick(name, tmp_path):
 def test_rivals_have_weights_for_each_image(kind, host):
     net, images = rival(kind, host, in_channels=1, image_size=28, classes=10), torch.randn(5, 1, 28, 28)
     for name, parameter in net.named_parameters():
-        if name.endswith("experts"):  # those that hand channels on start alike, and no share of equals has a gradient
+        if name.endswith("knots"):  # those that hand channels on start alike, and no share of equals has a gradient
             torch.nn.init.normal_(parameter, std=0.3)
     net(images).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in net.parameters() if p.requires_grad)
@@ -271,8 +271,8 @@ def test_equal_experts_are_one_convolution():
     conv, x = torch.nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 6, 6)
     for kind, times in ((CondConv, 2.0), (ODConv, 1 / 8)):  # ODConv: a half along filters, channels and places
         layer = kind(conv)
-        torch.nn.init.zeros_(layer.experts)
-        layer.experts.data += conv.weight
+        torch.nn.init.zeros_(layer.knots)
+        layer.knots.data += conv.weight.flatten(1)
         for linear in (m for m in layer.modules() if isinstance(m, torch.nn.Linear)):
             torch.nn.init.zeros_(linear.weight), torch.nn.init.zeros_(linear.bias)
         expected = torch.nn.functional.conv2d(x, times * conv.weight, conv.bias, padding=1)

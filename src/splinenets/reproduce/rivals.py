@@ -40,12 +40,13 @@ class CondConv(nn.Module):
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.padding, self.bias = conv.padding, conv.bias
-        self.route, self.experts = nn.Linear(conv.in_channels, EXPERTS), experts(conv)
+        self.route, self.knots = nn.Linear(conv.in_channels, EXPERTS), experts(conv)
+        self.shape = conv.weight.shape
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, out, H, W)."""
         shares = self.route(x.mean((2, 3))).sigmoid()
-        filters = torch.einsum("nk,koihw->noihw", shares, self.experts)
+        filters = torch.einsum("nk,kof->nof", shares, self.knots).reshape(-1, *self.shape)
         return conv2d_per_sample(x, filters, self.bias, padding=self.padding)
 
 
@@ -55,11 +56,11 @@ class CondLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.bias = linear.bias
-        self.route, self.experts = nn.Linear(linear.in_features, EXPERTS), experts(linear)
+        self.route, self.knots = nn.Linear(linear.in_features, EXPERTS), experts(linear)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in) -> (N, out)."""
-        weights = torch.einsum("nk,koi->noi", self.route(x).sigmoid(), self.experts)
+        weights = torch.einsum("nk,koi->noi", self.route(x).sigmoid(), self.knots)
         return (weights @ x.unsqueeze(2)).squeeze(2) + self.bias
 
 
@@ -73,13 +74,13 @@ class ODConv(nn.Module):
         self.squeeze = nn.Sequential(nn.Linear(conv.in_channels, hidden), nn.ReLU())
         sizes = EXPERTS, conv.out_channels, conv.in_channels, self.kernel[0] * self.kernel[1]
         self.heads = nn.ModuleList(nn.Linear(hidden, size) for size in sizes)
-        self.experts = experts(conv)
+        self.knots, self.shape = experts(conv), conv.weight.shape
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, out, H, W)."""
         squeezed = self.squeeze(x.mean((2, 3)))
         shares, filters, channels, places = (head(squeezed) for head in self.heads)
-        weights = torch.einsum("nk,koihw->noihw", shares.softmax(1), self.experts)
+        weights = torch.einsum("nk,kof->nof", shares.softmax(1), self.knots).reshape(-1, *self.shape)
         weights = weights * filters.sigmoid()[:, :, None, None, None] * channels.sigmoid()[:, None, :, None, None]
         weights = weights * places.sigmoid().reshape(-1, 1, 1, *self.kernel)
         return conv2d_per_sample(x, weights, self.bias, padding=self.padding)
@@ -109,10 +110,11 @@ def rival(kind: str, host: str, in_channels: int, image_size: int, classes: int)
 
 
 def experts(layer: nn.Conv2d | nn.Linear) -> nn.Parameter:
-    """Weights for each expert, drawn as torch draws a layer's; filters that hand channels on stay: (K, *weight)."""
-    drawn = [nn.init.kaiming_uniform_(torch.empty_like(layer.weight), a=5**0.5) for _ in range(EXPERTS)]
-    weight = layer.weight.detach()
-    handing_on = (weight.flatten(1) != 0).sum(1) == 1
-    return nn.Parameter(
-        torch.stack([torch.where(handing_on.view(-1, *[1] * (weight.dim() - 1)), weight, d) for d in drawn])
-    )
+    """Weights for each expert, as torch draws a layer's; filters that hand channels on stay: (K, filters, fan_in).
+
+    They are laid out, and called, as knots are, so that every optimizer treats them alike.
+    """
+    weight = layer.weight.detach().flatten(1)
+    drawn = [nn.init.kaiming_uniform_(torch.empty_like(layer.weight), a=5**0.5).flatten(1) for _ in range(EXPERTS)]
+    handing_on = (weight != 0).sum(1, keepdim=True) == 1
+    return nn.Parameter(torch.stack([torch.where(handing_on, weight, d) for d in drawn]))
