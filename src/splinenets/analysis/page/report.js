@@ -27,7 +27,7 @@ function layerView(run, state, readout) {
   const height = under + row * counts.length + 30;
   const box = { x: left, y: top, width, height: tall };
   const cell = width / bins;
-  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", tabindex: 0, "aria-label": "which class is where" });
+  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", tabindex: 0, "aria-label": "where images lie" });
   const most = Math.max(...totals, sum(totals) / bins);
   svg.append(...bars(totals, box, most, { class: state.chosen < 0 ? "bars" : "bars faded" }));
   if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: run.colours[state.chosen] }));
