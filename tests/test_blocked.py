@@ -80,7 +80,7 @@ def test_a_file_for_other_processors_is_refused_with_one_sentence(tmp_path, monk
     net, images = mixed()
     sn.export(net, images, tmp_path / "net.onnxruntime")
     monkeypatch.setattr(onnxruntime_file, "block_size", lambda: 4)
-    with pytest.raises(Unavailable, match=r"blocks of \d+ channels, and here it has 4: export it anew here"):
+    with pytest.raises(Unavailable, match=r"blocks of \d+ channels, and here it has 4: export it again here"):
         sn.load_export(tmp_path / "net.onnxruntime")
 
 

@@ -151,5 +151,5 @@ def test_wrong_recipes(keys, complaint):
 
 def test_data_without_numbers():
     recipe = Recipe(name="wrong", condition="value", told="curves", model="D(4)-X-R4", data="embedded")
-    with pytest.raises(ValueError, match="wants a number for each image, and embedded has none"):
+    with pytest.raises(ValueError, match="needs a number for each image, and embedded has none"):
         load_task(recipe)

@@ -192,7 +192,7 @@ def test_lines_that_changed_are_noticed(tmp_path):
     whole = path.read_bytes()
     for place in range(written[0]):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(DamagedError, match="put back a copy of it, or begin anew with another --out"):
+        with pytest.raises(DamagedError, match="put back a copy of it, or start again with another --out"):
             Lines(path, *written)
         assert len(path.read_bytes()) == len(whole)  # and left as they are
     path.write_bytes(whole[:-3] + b"x\n")

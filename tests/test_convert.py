@@ -457,7 +457,7 @@ def test_a_network_that_keeps_tensors_can_be_copied():
         (lambda: sn.convert(nn.Linear(3, 3), "D(5)-C-R3", skip=("head",)), "'head' fits no layer"),
         (lambda: sn.convert(seq(nn.Linear(3, 3)), {"body.*": "D(5)-C-R3"}), r"'body.\*' fits no layer; layers are 0"),
         (lambda: sn.convert(nn.Linear(3, 3), "D(5)-C-R3", spread=-1), "got -1"),
-        (lambda: sn.convert(nn.Linear(3, 3), "nonsense"), "a right one"),
+        (lambda: sn.convert(nn.Linear(3, 3), "nonsense"), "a valid one"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(call, complaint):

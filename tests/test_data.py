@@ -442,11 +442,11 @@ def test_csv_without_a_head_and_without_a_split(fruit, columns):
         ),
         ("file,label\nplum/1.png,sweet\nplum/2.png,\n", "line 3: plum/2.png has no label"),
         ("file,file,label\n", "must begin with a line that names its columns"),
-        ("file,label\nplum/1.png,sweet\nplum/2.png\n", r"line 3: wants 2 cells \(file, label\), got 1"),
+        ("file,label\nplum/1.png,sweet\nplum/2.png\n", r"line 3: needs 2 cells \(file, label\), got 1"),
         ("file,label\nplum/1.png,sweet\nplum/x.png,sour\n", "line 3: there is no file .*plum/x.png"),
         ("file,label\nplum/1.png,sweet\nplum/2.png,sweet\n", "at least 2 classes"),
         ("plum/1.png,a\nplum/1.png,b\n", "lists 'plum/1.png' twice"),
-        ("plum/1.png,a,1\nplum/2.png,b,nan\n", "line 2: value wants a finite number, got 'nan'"),
+        ("plum/1.png,a,1\nplum/2.png,b,nan\n", "line 2: value must be a finite number, got 'nan'"),
         ("plum/1.png,a\nplum/2.png,b\n", "class 'a' in .* has 1 image"),
         ("file,label,split\nplum/1.png,a,yes\n", "line 2: split is train, test or val, got 'yes'"),
         ("file,label,split\nplum/1.png,a,train\nplum/2.png,b,test\n", "but only train has 'a'"),
@@ -478,7 +478,7 @@ def test_what_is_not_there_is_said_with_what_is(fruit, monkeypatch):
         ("csv:nowhere.csv", f"there is no file nowhere.csv in {fruit}$"),
         ("folder:list.csv", "list.csv is a file, not a folder of folders; a CSV file is csv:list.csv"),
         (f"csv:{fruit}", f"is a folder: say folder:{fruit}"),
-        (f"folder:{fruit / 'plum'}", "got 0; images that lie side by side want a CSV file of file,label"),
+        (f"folder:{fruit / 'plum'}", "got 0; for images in one folder, write a CSV file with the columns file,label"),
     ):
         with pytest.raises(ValueError, match=message):
             load(name)

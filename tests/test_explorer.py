@@ -371,7 +371,7 @@ def test_nothing_is_written(static_and_spline, tmp_path):
         finally:
             child.send_signal(signal.SIGINT)
             rest, _ = child.communicate(timeout=600)
-    assert rest.splitlines() == ["ended", "[]"]
+    assert rest.splitlines() == ["stopped", "[]"]
     assert child.returncode == 0
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
     assert list(tmp_path.iterdir()) == []

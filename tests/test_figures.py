@@ -196,15 +196,14 @@ def test_findings_by_hand():
     positions = {"blind": torch.full((180, 2), 0.5), "seeing": telling_one}
     assert findings.guessed(telling_one, classes, 3) == 1
     assert findings.guessed(positions["blind"], classes, 3) == 0  # who is left out is outvoted
-    assert (
-        "one spline of seeing is enough to name the class of an image in 100% of all cases; "
-        in findings.telling_place(positions, classes, 3)
+    assert "one spline of seeing is enough to name the class of an image in 100% of cases; " in findings.telling_place(
+        positions, classes, 3
     )
     assert findings.ways({"a": telling_one**2}, classes, ["x", "y", "z"]) == (
-        "x and y take the most similar ways, x and z the most different ones."
+        "x and y take the most similar paths, x and z the most different ones."
     )
     assert findings.ways(positions, classes, ["x", "y"]) == ""
-    assert "is in blind, with 0% of its positions instead of 20%" in findings.used(positions)
+    assert "is in blind, with 0% of the positions instead of 20%" in findings.used(positions)
     last = epochs(3, 2)
     assert findings.learned(last) == (
         "in the end layer1 tells most about the class, 0.10 bits, 0.10 after epoch 1; 0 of 2 layers are healthy."

@@ -186,7 +186,7 @@ def test_an_output_layer_for_other_classes_starts_anew(tmp_path, folder):
     words = ["train", f"folder:{folder}", "--from", tmp_path / "w.pt", *options("network=resnet", "depth=8", *QUICK)]
     code, _, err = call(*words, "--no-twin", "--out", tmp_path / "run")
     assert code == 0
-    assert "dense.weight and dense.bias start anew" in err
+    assert "dense.weight and dense.bias start from random weights" in err
     recipe = load_recipe(f"folder:{folder}", overrides=["network=resnet", "depth=8"], weights=str(tmp_path / "w.pt"))
     net, state = build_twin(recipe, load_task(recipe)), torch.load(tmp_path / "w.pt", weights_only=True)
     assert torch.equal(net.get_parameter("conv.weight"), state["conv.weight"])
@@ -224,17 +224,20 @@ def test_weights_that_do_not_fit(content, complaint, folder, tmp_path, capsys):
     ("settings", "complaint"),
     [
         (["network=timm:other"], "network 'timm:other' cannot be built: Unknown model (other)"),
-        (["network=timm:"], "unknown network 'timm:', choose from lenet, resnet, air, or one from elsewhere"),
+        (["network=timm:"], "unknown network 'timm:', choose from lenet, resnet, air, or one of another package"),
         (["network=timm:tiny", "arguments={wings=2}"], "cannot be built: "),
         (["network=nowhere.models:build"], "there is no module 'nowhere': is it installed?"),
         (["network=mine.models:other"], "has no attribute 'other'"),
         (["network=mine.models:text"], "cannot be built"),
         (["network=mine.models:picky"], "no such luck"),
-        (["network=mine.models:fixed"], "answers 2 images with (2, 7), wants (2, 2), a logit for each class"),
+        (
+            ["network=mine.models:fixed"],
+            "answers 2 images with (2, 7), and should answer with (2, 2), a logit for each class",
+        ),
         (["network=timm:tiny", "arguments={in_chans=4}"], "does not take images of 3 x 32 x 32"),
         (["network=timm:tiny", "layers=stage9.*"], "the pattern 'stage9.*' fits no layer"),
-        (["network=resnet", "arguments={depth=8}"], "arguments are for networks from elsewhere"),
-        (["network=timm:tiny", "arguments=3"], "arguments wants a table"),
+        (["network=resnet", "arguments={depth=8}"], "arguments are for networks of other packages"),
+        (["network=timm:tiny", "arguments=3"], "arguments must be a table"),
         (["network=lenet", "weights=/nowhere.pt"], "there are no weights at /nowhere.pt"),
     ],
 )

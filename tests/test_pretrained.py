@@ -46,7 +46,7 @@ def test_unknown_names_are_told_what_there_is():
 
 
 def test_a_network_that_shipped_once_says_what_to_do():
-    with pytest.raises(ValueError, match=r"ships no longer: .* splinenets train mnist-lenet --model"):
+    with pytest.raises(ValueError, match=r"is no longer shipped: .* splinenets train mnist-lenet --model"):
         sn.pretrained("mnist/H(4)-D-R3")
 
 
@@ -72,10 +72,10 @@ def test_a_damaged_file_is_refused(seed, tmp_path, monkeypatch):
     length = 8 + int.from_bytes(content[:8], "little")
     content[chance.randrange(length if seed % 2 else len(content))] ^= 1 << chance.randrange(8)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is damaged, it does not have the SHA-256 .*: install the package anew"):
+    with pytest.raises(ValueError, match=r"is damaged, it does not have the SHA-256 .*: install the package again"):
         sn.pretrained(NAME)
     path.unlink()
-    with pytest.raises(ValueError, match="is missing: install the package anew"):
+    with pytest.raises(ValueError, match="is missing: install the package again"):
         sn.pretrained(NAME)
 
 

@@ -71,10 +71,10 @@ def test_model_overrules_spline_options():
         (["dmo"], "unknown recipe 'dmo', did you mean 'demo'?"),
         (["nowhere.toml"], "there is no recipe file 'nowhere.toml'"),
         (["demo", "--set", "epoch=3"], "unknown key 'epoch', did you mean 'epochs'?"),
-        (["demo", "--set", "epochs"], "--set wants key=value, such as --set epochs=3, got 'epochs'"),
-        (["demo", "--set", "epochs=two"], "epochs wants a whole number, got 'two'"),
+        (["demo", "--set", "epochs"], "--set needs key=value, such as --set epochs=3, got 'epochs'"),
+        (["demo", "--set", "epochs=two"], "epochs must be a whole number, got 'two'"),
         (["demo", "--set", "epochs=0"], "epochs must lie between 1 and 100,000, got 0"),
-        (["demo", "--set", "full_gradient=perhaps"], "full_gradient wants true or false, got 'perhaps'"),
+        (["demo", "--set", "full_gradient=perhaps"], "full_gradient must be true or false, got 'perhaps'"),
         (["demo", "--set", "learning_rate=nan"], "learning_rate must lie between 0 and 1,000, got nan"),
         (["demo", "--set", "drops=0.7,0.3"], "drops must be shares of the steps"),
         (["demo", "--set", "network=vgg"], "unknown network 'vgg', choose from lenet, resnet, air"),
@@ -225,7 +225,7 @@ def test_from_text_knows_every_type():
         assert from_text(name, text, kind) == default
     assert from_text("widths", "[8, 16, 16]", tuple[int, ...]) == (8, 16, 16)
     assert from_text("plain", """["conv1", 'dense*']""", tuple[str, ...]) == ("conv1", "dense*")
-    with pytest.raises(ValueError, match=r"plain wants a list like .*, got '\[conv1\]'"):
+    with pytest.raises(ValueError, match=r"plain must be a list like .*, got '\[conv1\]'"):
         from_text("plain", "[conv1]", tuple[str, ...])
 
 

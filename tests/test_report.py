@@ -327,7 +327,7 @@ def test_no_half_written_file(static_and_spline, tmp_path, monkeypatch):
     monkeypatch.setattr("splinenets.files.rename_durably", full)
     code, _, err = call("report", static_and_spline[0], "--out", out)
     assert code == 2
-    assert "No space left" in err
+    assert "no space left on device" in err
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert out.read_text() == "the old one"
 

@@ -127,7 +127,7 @@ def test_resuming_what_is_complete_changes_nothing(tmp_path):
 def test_folder_in_use_is_left_alone(tmp_path):
     train(recipe(epochs=1), tmp_path / "run")
     before = files(tmp_path / "run")
-    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+    with pytest.raises(ValueError, match="already holds a run: continue it with --resume"):
         train(recipe(epochs=1), tmp_path / "run")
     with pytest.raises(ValueError, match=r"begun with dropout=0\.5, now dropout is 0\.1: resume with the same recipe"):
         train(recipe(epochs=1, dropout=0.1), tmp_path / "run", resume=True)
@@ -170,7 +170,7 @@ def test_a_run_that_has_lost_its_checkpoints_does_not_begin_anew_in_silence(tmp_
     for path in (tmp_path / "run/checkpoints").glob(pattern):
         path.unlink()
     before = files(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"has metrics and no checkpoint .* put them back to go on, or begin anew"):
+    with pytest.raises(ValueError, match=r"has metrics and no checkpoint .* put them back to continue, or start again"):
         train(recipe(epochs=2), tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
 
@@ -182,7 +182,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_says_so(tmp_path):
         path.unlink()
     heard = Notes()
     train(recipe(epochs=1), tmp_path / "run", resume=True, watcher=heard)
-    assert [note for note in heard.notes if "begins anew at step 0" in note]
+    assert [note for note in heard.notes if "starts again at step 0" in note]
     assert files(tmp_path / "run") == before
     new = Notes()
     train(recipe(epochs=1), tmp_path / "other", resume=True, watcher=new)
@@ -208,7 +208,7 @@ def test_metrics_that_changed_are_noticed(tmp_path):
         (lambda c: c.update(precision=32), "its precision is 32"),
         (lambda c: c.update(precision="wide" * 9), "its precision is 'widewide"),
         (lambda c: c["recipe"].pop("name"), "name is missing"),
-        (lambda c: c["recipe"].update(epochs="many"), "epochs wants a whole number"),
+        (lambda c: c["recipe"].update(epochs="many"), "epochs must be a whole number"),
         (lambda c: c.update(format="new"), "has format new"),
     ],
 )

@@ -238,7 +238,7 @@ def test_a_broken_image_is_left_out_if_that_is_chosen(broken, stream):
 def test_a_worker_that_is_lost_is_one_sentence(pictures, monkeypatch):
     disk = load(f"folder:{pictures}", size=SIZE, stream="always").train.images
     monkeypatch.setattr(Stream, "decode", lambda self, index: os._exit(1))
-    with pytest.raises(ChildProcessError, match="a process that decodes images was lost: go on with --resume"):
+    with pytest.raises(ChildProcessError, match="a process that decodes images was lost: continue with --resume"):
         list(in_batches(disk, [torch.arange(4)] * 4, 1))
 
 

@@ -12,12 +12,12 @@ from .tracing import call, evaluating, uncompiled
 
 
 def calibrate(net: nn.Module, examples: Iterable[object]) -> None:
-    """Take the mean and variance by which projections are standardised from these batches, which all count alike.
+    """Measure the mean and variance by which projections are standardised on these batches, which all count alike.
 
-    Training gathers them from images as it sees them, and those are often distorted: cropped, bent, mixed. Plain images
-    then go to other places on the splines than those like them went in training. Some thousand training images,
-    undistorted and in random order, put that right; their labels are not asked for. Nothing else in the network
-    changes, and training that goes on afterwards gathers anew.
+    Training measures them on the images that it sees, which are often distorted: cropped, bent, mixed. Plain images
+    then go to other places on the splines than similar ones did in training. A few thousand training images,
+    undistorted and in random order, put that right; their labels are not needed. Nothing else in the network changes,
+    and further training measures again.
 
     examples  batches of two samples or more: tensors, tuples of arguments or dicts of keyword arguments; or one tensor
 

@@ -25,7 +25,7 @@ Bound: TypeAlias = float | tuple[float, ...]
 class Condition:
     """One thing that a network is told: its range, and the layers that listen to it.
 
-    low, high  what lies at positions 0 and 1; a tuple has a value for each dimension of a surface
+    low, high  the values at positions 0 and 1; a tuple has a value for each dimension of a surface
     layers     a pattern of layer names
     """
 
@@ -171,11 +171,11 @@ def samples_of(inputs: Iterable[object]) -> int:
 def condition(
     net: nn.Module, low: Bound = 0.0, high: Bound = 1.0, *, name: str = UNNAMED, **conditions: Condition
 ) -> Conditioned:
-    """A network that is called as ``net(images, condition)``: its X layers stand where the condition says.
+    """A network that is called as ``net(images, condition)``: the condition is the position of its X layers.
 
     low, high   the values at positions 0 and 1, for example 0 and 360 for an angle
     name        what the condition is called in messages and exported files
-    conditions  several of them by name instead, each for a pattern of layers:
+    conditions  or several of them, by name, each for a pattern of layers:
                 ``sn.condition(net, angle=sn.Condition(0, 360, layers="conv*"), noise=sn.Condition(layers="fc*"))``;
                 where two fit a layer whose spec has dims=2, they are the two directions of its surface
 

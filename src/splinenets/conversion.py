@@ -46,12 +46,12 @@ class Conversion:
 
     @property
     def converted(self) -> tuple[str, ...]:
-        """Names of the layers that are splines now."""
+        """Names of the layers that have become splines."""
         return tuple(row.name for row in self.rows if not row.reason)
 
     @property
     def left(self) -> dict[str, str]:
-        """Names of the layers that are as they were, and why."""
+        """Names of the layers that were left as they are, and why."""
         return {row.name: row.reason for row in self.rows if row.reason}
 
     def __str__(self) -> str:
@@ -82,8 +82,8 @@ def convert(model: Net, spec: Specs, *, example: object = None, skip: Iterable[s
     Each curve starts around the weight that it replaces. With ``spread=0`` all its knots are that weight, so the copy
     gives the model's answers; otherwise knots start ``spread`` standard deviations of the weight away from it.
 
-    spec     such as "D(5)-C-R3", for all layers; or a mapping from name patterns to specs, of which the first that
-             fits a layer's name counts. A layer that none fits, or whose spec is None, stays plain
+    spec     such as "D(5)-C-R3", for all layers; or a mapping from name patterns to specs; the first pattern that
+             matches a layer's name decides. A layer that matches none, or whose spec is None, stays plain
     example  an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments, without conditions
              (``sn.condition``). Dot projections, as in D-R3, need it to learn the sizes of their inputs. It also
              shows in which order layers are called, and which are never called: those stay plain

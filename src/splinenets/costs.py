@@ -84,7 +84,7 @@ class Cost:
         raise AttributeError(f"Cost has no attribute {name!r}")
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The head and body of the table."""
+        """The headings and the rows of the table."""
         head = ("layer", "type", "parameters", "active", *PARTS, "MACs", "other")
         named = [(c.name, c.layer, c.amounts) for c in self.layers] + [("total", "", self.total)]
         body = [

@@ -66,8 +66,8 @@ def collapse(net: nn.Module, at: Given | Mapping[str, Any] = 0.5, tolerance: flo
 
     at         a position for all layers, or positions as ``sn.trace`` gives them: a layer collapses to their mean, if
                they are constant. For a network of ``sn.condition`` a condition, as it is called with: layers that are
-               told keep the weights of this one value, others stay as they are, and nobody is told anything any more
-    tolerance  by how much positions may differ from sample to sample and still be called constant
+               told keep the weights of this one value, others stay as they are, and the copy takes no condition
+    tolerance  how far positions may differ from sample to sample and still count as constant
 
     Examples:
         >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3")

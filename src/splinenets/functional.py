@@ -42,7 +42,7 @@ def spline_linear(
     """
     curves, position = _curves("spline_linear", x, position, knots, base, bias, degree, closed, weight_dims=2)
     if x.dim() < 2 or x.shape[-1] != knots.shape[-1]:
-        raise ValueError(f"spline_linear wants {knots.shape[-1]} features last, got input of shape {tuple(x.shape)}")
+        raise ValueError(f"spline_linear needs {knots.shape[-1]} features last, got input of shape {tuple(x.shape)}")
     return compute(x, position, curves, LinearMap(), bias)
 
 
@@ -128,14 +128,14 @@ def conv2d_per_sample(
     samples = x.shape[0]
     if weights.dim() != 5 or x.dim() != 4 or weights.shape[0] != samples:
         raise ValueError(
-            "conv2d_per_sample wants images (N, C, H, W) and as many filter banks (N, out, C / groups, kh, kw), "
+            "conv2d_per_sample needs images (N, C, H, W) and as many filter banks (N, out, C / groups, kh, kw), "
             f"got {tuple(x.shape)} and {tuple(weights.shape)}"
         )
     operation = _operation("conv2d_per_sample", x, weights.shape[1:], stride, padding, dilation, groups)
     filters = weights.shape[1]
     if bias is not None and bias.shape not in ((filters,), (samples, filters)):
         raise ValueError(
-            f"conv2d_per_sample wants a bias of shape ({filters},) or ({samples}, {filters}), got {tuple(bias.shape)}"
+            f"conv2d_per_sample needs a bias of shape ({filters},) or ({samples}, {filters}), got {tuple(bias.shape)}"
         )
     shared = None if bias is None or bias.dim() == 2 else bias
     own = None if bias is None or shared is not None else bias
@@ -179,7 +179,7 @@ def _operation(
     filters, channels, *kernel = weight
     if x.dim() != len(weight) or x.shape[1] != channels * groups:
         raise ValueError(
-            f"{name} with filters of shape {tuple(weight)} and groups={groups} wants input of shape "
+            f"{name} with filters of shape {tuple(weight)} and groups={groups} needs input of shape "
             f"(N, {channels * groups}, {', '.join('HWD'[: len(kernel)])}), got {tuple(x.shape)}"
         )
     if filters % groups:
@@ -188,12 +188,12 @@ def _operation(
     def each(setting: str, size: Size, least: int) -> tuple[int, ...]:
         sizes = (size,) * len(kernel) if isinstance(size, int) else tuple(size)
         if len(sizes) != len(kernel) or min(sizes) < least:
-            raise ValueError(f"{name} wants {setting} as {len(kernel)} numbers of {least} or more, got {size}")
+            raise ValueError(f"{name} needs {setting} as {len(kernel)} numbers of {least} or more, got {size}")
         return sizes
 
     strides = each("stride", stride, 1)
     if padding not in ("same", "valid") and isinstance(padding, str):
-        raise ValueError(f"{name} wants padding as numbers, 'same' or 'valid', got {padding!r}")
+        raise ValueError(f"{name} needs padding as numbers, 'same' or 'valid', got {padding!r}")
     if padding == "same" and max(strides) > 1:
         raise ValueError(f"{name} cannot keep the input's size with padding='same' and stride {stride}")
     padding = padding if isinstance(padding, str) else each("padding", padding, 0)
@@ -215,13 +215,13 @@ def _curves(
     """Knots and positions in the shapes that strategies compute with, or an error that says what would fit."""
     surface = knots.dim() == weight_dims + 2
     if not surface and knots.dim() != weight_dims + 1:
-        raise ValueError(f"{name} wants knots (K, *weight) or (dims, K, *weight), got shape {tuple(knots.shape)}")
+        raise ValueError(f"{name} needs knots (K, *weight) or (dims, K, *weight), got shape {tuple(knots.shape)}")
     dims, count, filters = knots.shape[0] if surface else 1, knots.shape[int(surface)], knots.shape[-weight_dims]
     fits = position.dim() == 3 and position.shape[2] == dims if surface else position.dim() in (1, 2)
     if not fits or position.shape[0] != x.shape[0]:
         wanted = f"(N, S, {dims})" if surface else "(N,) or (N, S)"
         raise ValueError(
-            f"{name} wants positions {wanted} for input of shape {tuple(x.shape)}, got shape {tuple(position.shape)}"
+            f"{name} needs positions {wanted} for input of shape {tuple(x.shape)}, got shape {tuple(position.shape)}"
         )
     splines = 1 if position.dim() == 1 else position.shape[1]
     if filters % splines:
@@ -230,9 +230,9 @@ def _curves(
     check_knots(count, degree, closed=closed)
     weight = knots.shape[-weight_dims:]
     if base is not None and base.shape != weight:
-        raise ValueError(f"{name} wants a base of shape {tuple(weight)}, as one knot has it, got {tuple(base.shape)}")
+        raise ValueError(f"{name} needs a base of shape {tuple(weight)}, as one knot has it, got {tuple(base.shape)}")
     if bias is not None and bias.shape != (filters,):
-        raise ValueError(f"{name} wants a bias of shape ({filters},), got {tuple(bias.shape)}")
+        raise ValueError(f"{name} needs a bias of shape ({filters},), got {tuple(bias.shape)}")
     position = position if position.is_floating_point() else position.to(knots.dtype)
     flat = knots.reshape(dims * count, filters, -1)
     return Curves(flat, base, splines, dims, degree, closed), position.reshape(x.shape[0], splines * dims)

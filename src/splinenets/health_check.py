@@ -146,11 +146,11 @@ History = Sequence["Mapping[str, Tensor] | Health"]
 def health(positions: Mapping[str, Tensor], labels: Tensor | None = None, history: History | None = None) -> Health:
     """Judge how well positions are spread: healthy, constant, binary, under-used or shifting, for each layer.
 
-    Positions are {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of some hundred samples or more. Those
+    Positions are {layer: (N, S) or (N, S, dims)}, as ``sn.trace`` gives them, of a few hundred samples or more. Those
     that were given from outside are not judged.
 
     labels   (N,), to measure what positions tell about them
-    history  what earlier epochs had, oldest first: their positions, or the reports made of them; tells drift
+    history  positions of earlier epochs, oldest first, or the reports made of them; needed for drift
 
     Examples:
         >>> images, net = torch.rand(200, 1, 28, 28), sn.convert(sn.models.lenet(4), "D(5)-C-R3")

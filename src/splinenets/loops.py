@@ -25,7 +25,7 @@ class Regularized(nn.Module):
                  (N, classes) as mixup makes them
 
     Without labels it is the network itself. A network without splines has no positions to regularise, so its loss is
-    the criterion alone: a static twin trains by the same line.
+    the criterion alone: the same line trains a static twin.
 
     Examples:
         >>> images, labels = torch.randn(20, 1, 28, 28), torch.randint(10, (20,))
@@ -72,7 +72,7 @@ class Regularized(nn.Module):
 class HealthMetric:
     """Update it with each batch, compute at the end of an epoch, reset: ``self.log_dict(metric.compute())``.
 
-    samples   how many are kept of an epoch, the first ones; some hundred are enough
+    samples   how many of an epoch are kept, the first ones; a few hundred are enough
     remember  how many earlier epochs drift is judged by
     """
 
@@ -111,7 +111,7 @@ class HealthMetric:
         return {f"{name}/{r['layer']}": float(r[name]) for r in rows for name in MEASURES if r[name] is not None}
 
     def reset(self) -> None:
-        """The epoch is over: remember its health, and begin to gather anew."""
+        """End the epoch: remember its health, and forget its samples."""
         if (report := self.report()).layers:
             self.history = [*self.history, report][-self.remember :]
         self.gathered = []

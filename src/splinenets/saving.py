@@ -50,16 +50,16 @@ def save(
     card: Mapping[str, object] | None = None,
     example: object = None,
 ) -> None:
-    """Write a network to a file: converted, trained, folded, deployed, collapsed, conditioned or plain.
+    """Write a network to a file: converted, trained, folded, deployed, collapsed, with conditions, or plain.
 
-    builder      "package.module:function" that builds the plain network, with ``arguments`` that JSON knows; our own
-                 networks and those of transformers need none. Without a builder the file is read by sn.load(path, net)
+    builder      "package.module:function" that builds the plain network, with ``arguments`` that JSON can hold; our
+                 own networks and those of transformers need none. Without a builder, sn.load(path, net) reads the file
     classes      the names of its answers
     preparation  what to do with uint8 images, as ``sn.data.Augmentation.preparation`` has it
-    card         what else there is to know, as JSON knows it, such as its accuracy
+    card         whatever else there is to know, such as its accuracy, as JSON
     example      an input; then the card says what the network costs
 
-    What is not given is taken from the network, if it was loaded with it.
+    What you leave out is taken from the network, if it was loaded with it.
 
     Examples:
         >>> net = sn.convert(sn.models.lenet(4), "D(5)-C-R3").eval()
@@ -104,11 +104,11 @@ def load(path: Where, net: nn.Module | None = None, *, trust: bool = False) -> n
     """A network from a file, in eval mode, bit for bit the one that was saved.
 
     path   a file, or a folder that holds ``splinenets.safetensors``
-    net    the plain network, if the file does not say how it is built, or names a builder that is not to be run; the
+    net    the plain network, if the file does not say how to build it, or you do not want to run its builder; the
            result is a copy of it, whatever weights it has
     trust  run the builder that the file names, whoever wrote it
 
-    ``net.classes``, ``net.preparation``, ``net.prepare(images)`` and ``net.card`` are there as far as they were saved.
+    ``net.classes``, ``net.preparation``, ``net.prepare(images)`` and ``net.card`` exist if they were saved.
 
     Examples:
         >>> sn.save(sn.models.lenet(4), "plain.safetensors", card={"made": "for show"})

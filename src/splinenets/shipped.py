@@ -44,8 +44,8 @@ class Card(TypedDict):
 def pretrained(name: str) -> nn.Module:
     """A trained network in eval mode, such as "fashion-mnist/D(5)-D-R3".
 
-    ``net.prepare(images)`` makes of uint8 images (N, C, H, W) what ``net(...)`` wants, ``net.classes`` are the names of
-    its answers, and ``net.card`` says how it was trained and how well it does.
+    ``net.prepare(images)`` turns uint8 images (N, C, H, W) into what ``net(...)`` expects, ``net.classes`` are the
+    names of its answers, and ``net.card`` says how it was trained and how well it does.
 
     Examples:
         >>> net = sn.pretrained("fashion-mnist/D(5)-D-R3")
@@ -57,7 +57,7 @@ def pretrained(name: str) -> nn.Module:
 
     digests = read_digests(FOLDER)
     if name in GONE and name not in digests:
-        raise ValueError(f"{name!r} ships no longer: {GONE[name]}")
+        raise ValueError(f"{name!r} is no longer shipped: {GONE[name]}")
     if name not in digests:
         raise ValueError(f"there is no trained network {name!r}, choose from {', '.join(digests)}")
     content = read_whole(FOLDER / file_name(name), digests[name])
@@ -88,9 +88,9 @@ def read_whole(path: Path, digest: str) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise DamagedError(f"{path} is missing: install the package anew") from None
+        raise DamagedError(f"{path} is missing: install the package again") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedError(f"{path} is damaged, it does not have the SHA-256 of {DIGESTS}: install the package anew")
+        raise DamagedError(f"{path} is damaged, it does not have the SHA-256 of {DIGESTS}: install the package again")
     return content
 
 

@@ -227,9 +227,11 @@ class SplineSpec:
             raise _wrong(text, f"{head!r} does not have the form M(K)-T-R")
         kind, knots, projection, rank = match.groups()
         if kind not in KINDS:
-            raise _wrong(text, f"M is {kind!r}, choose D (dynamic) or H (hierarchical)")
+            raise _wrong(text, f"the kind M is {kind!r}, choose D (dynamic) or H (hierarchical)")
         if projection not in PROJECTIONS:
-            raise _wrong(text, f"T is {projection!r}, choose C (convolution), D (dot product) or X (external)")
+            raise _wrong(
+                text, f"the decision T is {projection!r}, choose C (convolution), D (dot product) or X (external)"
+            )
         values: dict[str, object] = {}
         for word in words:
             name, value = _parse_option(text, word)
@@ -249,7 +251,7 @@ class SplineSpec:
 
 
 def _wrong(text: str, reason: str) -> ValueError:
-    return ValueError(f"cannot read the spec {text!r}: {reason}; a right one is {EXAMPLE!r}")
+    return ValueError(f"cannot read the spec {text!r}: {reason}; a valid one is {EXAMPLE!r}")
 
 
 def _parse_option(text: str, word: str) -> tuple[str, object]:

@@ -17,11 +17,11 @@ Net = TypeVar("Net", bound=nn.Module)
 
 @torch.inference_mode(False)  # what is made inside could never be trained
 def connect(net: nn.Module, *example: object, **kwargs: object) -> nn.Module:
-    """Let positions travel through a network: join all its levels to one path, in place, and return it.
+    """Let positions travel from layer to layer: join all layers of a network to one path, in place, and return it.
 
-    Levels follow each other in the order in which an example passes them, or, without an example, in the order of
-    their definition. The first becomes a plain one, and where sizes differ a learned matrix appears: connect before
-    you hand the parameters to an optimizer. ``convert`` does this for you.
+    Layers follow each other in the order in which an example passes them or, without an example, in the order of
+    their definition. The first one gets plain decision parameters, and where sizes differ a learned matrix is added:
+    connect before you give the parameters to an optimizer. ``convert`` does this for you.
     """
     order = list(levels_of(net).values())
     if example or kwargs:
@@ -111,7 +111,7 @@ class Positions(dict[str, Tensor]):
     """{layer name: positions (N, S)}, and (N, S, dims) on surfaces. A layer called again is listed as "name#2".
 
     ``local`` holds the same numbers with a gradient for the projections alone: features and parents are detached.
-    ``given`` names the layers whose positions came from outside: there is nothing to judge or to regularise.
+    ``given`` names the layers whose positions came from outside, which are neither judged nor regularised.
     """
 
     local: dict[str, Tensor]
@@ -124,7 +124,7 @@ class Positions(dict[str, Tensor]):
         self.local, self.given = dict(positions if local is None else local), frozenset(given)
 
     def inferred(self) -> Positions:
-        """Those that the network itself chose."""
+        """The positions that the network itself chose."""
         if not self.given:
             return self
         own, local = ({n: p for n, p in part.items() if n not in self.given} for part in (self, self.local))
@@ -208,7 +208,7 @@ def uncompiled(net: Net) -> Net:
 def steer(net: nn.Module, positions: Mapping[str, Tensor]) -> Iterator[None]:
     """Choose positions by hand inside a with block: {layer name: (S,) or (N, S), like those of ``trace``}.
 
-    NaN leaves a position as the sample chooses it. Later layers inherit what was chosen. Other threads are not steered,
+    NaN leaves the choice to the sample. Later layers inherit what was chosen. Other threads are not steered,
     unless they call the network as torch.compile has compiled it.
 
     Examples:

@@ -209,7 +209,7 @@ class Explorer:
         if not self.task.told:
             return (images,)
         if told is None:
-            raise ValueError("this network wants to be told something with each image")
+            raise ValueError("this network must be told something with each image")
         return images, torch.full((copies,), told, dtype=self.task.dtype, device=device)
 
     @torch.no_grad()

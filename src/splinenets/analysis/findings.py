@@ -49,8 +49,8 @@ def used(positions: Mapping[str, Tensor]) -> str:
     shares = {name: float((h := histogram(p, FIFTHS).double()).min() / h.sum()) for name, p in positions.items()}
     emptiest = min(shares, key=shares.__getitem__)
     return (
-        f"the least used fifth of all is in {_name(emptiest)}, with {shares[emptiest]:.0%} of its positions instead of "
-        "20%."
+        f"the least used fifth of a spline is in {_name(emptiest)}, with {shares[emptiest]:.0%} of the positions "
+        "instead of 20%."
     )
 
 
@@ -64,7 +64,7 @@ def telling_place(positions: Mapping[str, Tensor], labels: Tensor, classes: int)
     common = float(torch.bincount(labels).max()) / len(labels)
     return (
         f"its position on one spline of {_name(best)} is enough to name the class of an image in {rights[best]:.0%} of "
-        f"all cases; always naming the most frequent class would be right in {common:.0%}."
+        f"cases; always naming the most frequent class would be right in {common:.0%}."
     )
 
 
@@ -91,7 +91,7 @@ def ways(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence[str]
         for a, b in combinations(seen, 2)
     }
     near, far = (choose(apart, key=apart.__getitem__) for choose in (min, max))
-    return f"{_both(near, classes)} take the most similar ways, {_both(far, classes)} the most different ones."
+    return f"{_both(near, classes)} take the most similar paths, {_both(far, classes)} the most different ones."
 
 
 @torch.no_grad()

@@ -65,8 +65,8 @@ def over_epochs(epochs: Sequence[Epoch]) -> Iterator[Drawn]:
             yield Drawn(
                 name="positions-all",
                 title="Positions in all layers",
-                see="A layer whose ridge is one narrow peak does the same for all images; a wide one does not.",
-                caption="Where test images were after the last epoch, the first layer on top, each to its own scale.",
+                see="A layer whose ridge is one narrow peak treats all images alike; one with a wide ridge does not.",
+                caption="Where test images were after the last epoch, the first layer on top, each on its own scale.",
                 figure=history.positions_by_layer(drawable[-1]),
             )
     if layered := [epoch for epoch in epochs if epoch.layers]:
@@ -129,7 +129,7 @@ def _by_class(positions: Mapping[str, Tensor], labels: Tensor, classes: Sequence
         title="Flow from layer to layer",
         see="Classes whose lines run together get the same weights; where lines part, the network tells classes apart"
         + (f": {found}" if found else "."),
-        caption="Each line is one test image on its way through the layers, on the same splines; others in grey."
+        caption="Each line is one test image on its path through the layers; images of other classes are grey."
         + _some(len(positions), figures.STATIONS),
         figure=figures.flow(positions, labels, classes),
     )

@@ -60,7 +60,7 @@ class Record:
         if self.is_static:
             return ["A static network has no positions, so there are no figures of them."]
         if self.recipe.get("told") == "curves":
-            return ["It is told its positions, so they are drawn and not judged."]
+            return ["It is told its positions, so they are drawn but not judged."]
         return []
 
     @property

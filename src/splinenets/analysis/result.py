@@ -127,7 +127,7 @@ def tiles(subjects: Sequence[Subject]) -> Iterator[Markup]:
         f"{found.error:.1f} points."
     )
     if not all(s.calm for s in subjects):
-        text += " The machine was busy while latency was measured, so its numbers say little."
+        text += " The machine was busy while latency was measured, so these times say little."
     yield element("p", explained(text), class_="small")
 
 

@@ -61,7 +61,7 @@ def side_by_side(subjects: Sequence[Subject]) -> Part:
         class_="numbers",
     )
     text = (
-        "Test accuracy is that after the last epoch, with the standard error that so many test images leave. "
+        "Test accuracy is measured after the last epoch, with its standard error for this number of test images. "
         f"Latency: median of {CALLS} single images, one thread, the networks taking turns."
     )
     remarks = [f" {s.record.name}: {remark}" for s in subjects for remark in s.record.remarks]
@@ -106,8 +106,8 @@ def _tradeoff(subjects: Sequence[Subject]) -> Iterator[Markup]:
         yield from _figure(
             figures.tradeoff(points),
             "tradeoff",
-            "Further up is more accurate, further left is cheaper. Where bars overlap, one run each cannot tell which "
-            "network is better.",
+            "Higher is more accurate, further left is cheaper. Where bars overlap, one run of each cannot tell "
+            "which network is better.",
             "Accuracy against what one image costs. Bars are one standard error of the accuracy.",
         )
 
@@ -129,7 +129,7 @@ def over_conditions(subjects: Sequence[Subject]) -> Iterator[Part]:
         )
         groups.setdefault(printable(change.name, 40), []).append(answers)
     for number, (name, series) in enumerate(groups.items(), 1):
-        see = "A network that is told should lie above one that has to guess, and be as good everywhere."
+        see = "A network that is told should be better than one that has to guess, and equally good everywhere."
         caption = f"Test accuracy in each stretch of the {name}, with one standard error."
         drawn = figures.accuracy_over_condition(series, name)
         yield f"Accuracy over the {name}", [*_figure(drawn, f"condition-{number}", see, caption)]
@@ -187,7 +187,7 @@ def of_run(number: int, subject: Subject, interactive: bool) -> Iterator[Part]:
     drawn = [*(of_observation(seen) if seen is not None else ()), *over_epochs(subject.record.epochs)]
     shown: list[Markup] = []
     if interactive:
-        guide = "Choose a layer, one of its splines and a class, and see which images are where, with which weights."
+        guide = "Choose a layer, one of its splines and a class to see where its images lie, and the weights there."
         shown.append(
             element(
                 "section",

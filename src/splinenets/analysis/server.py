@@ -104,7 +104,7 @@ class Handler(web.Handler):
         try:
             return read(web.from_json(body))
         except (TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            raise ValueError("this question makes no sense here") from None
+            raise ValueError("this request does not fit the page") from None
 
     def _shown(self, asked: Any) -> Json:
         """An image, and what is done to it."""

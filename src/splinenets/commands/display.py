@@ -49,7 +49,7 @@ class Display(Watcher):
         """Show the bar."""
         self.batch = batch
         if step:
-            self.note(f"going on after step {step} of {steps}")
+            self.note(f"continuing after step {step} of {steps}")
         self.waiting.close()
         self.bar.start()
         self.task = self.bar.add_task(self.name, total=steps, completed=step, loss=0.0, accuracy=0.0, speed=0.0)

@@ -29,7 +29,7 @@ def export(
     to: str = typer.Option("onnx", help="onnx, onnxruntime, pt2 (torch.export), native (our runtime) or c (a folder)."),
     purpose: str = typer.Option("latency", "--for", help="latency: one image at a time; throughput: any batch."),
     knots: str = typer.Option("float32", help="How knots are stored: float32, bf16 or int8."),
-    tolerance: float = typer.Option(1e-4, help="By how much a logit may differ from the network's."),
+    tolerance: float = typer.Option(1e-4, help="How far a logit may differ from the network's."),
     out: Path | None = typer.Option(None, help="The file (default: RUN/LATENCY-OR-THROUGHPUT.FORMAT)."),  # noqa: B008
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:

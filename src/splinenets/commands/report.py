@@ -18,12 +18,12 @@ ONLY = typer.Option(None, metavar="NAME", help="positions, utilization, speciali
 
 
 def report(
-    runs: list[Path] = typer.Argument(metavar="RUN...", help="Folders of runs, a static twin among them."),  # noqa: B008
+    runs: list[Path] = typer.Argument(metavar="RUN...", help="Folders of runs, such as both twins."),  # noqa: B008
     out: Path | None = typer.Option(None, help="The file to write (default: report.html in the first run)."),  # noqa: B008
 ) -> None:
     """Compare runs in one HTML file that holds all figures and opens without a network connection.
 
-    What cannot be read of a run (a newer format, a lost checkpoint) is named in the file, and the rest is shown.
+    If something of a run cannot be read (a newer format, a lost checkpoint), the report says so and shows the rest.
     """
     from ..analysis.text import printable
 
@@ -41,7 +41,7 @@ def figures(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run."),  # noqa: B008
     out: Path = typer.Option(Path("figures"), help="Folder of the files."),  # noqa: B008
     only: list[str] | None = ONLY,
-    format_: str | None = typer.Option(None, "--format", help="svg or png; both unless named."),
+    format_: str | None = typer.Option(None, "--format", help="svg or png (default: both)."),
 ) -> None:
     """Write a run's figures as files: SVG, and PNG with 300 dots an inch."""
     from ..analysis.text import printable
@@ -56,13 +56,13 @@ def figures(
 
 def explore(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run with splines."),  # noqa: B008
-    port: int = typer.Option(8642, min=0, max=65535, help="Port of the page; 0 takes any that is free."),
+    port: int = typer.Option(8642, min=0, max=65535, help="Port of the page; 0 takes any free one."),
     open_: bool = typer.Option(False, "--open", help="Open the page in your browser."),
 ) -> None:
-    """Open a page, for this machine alone, on which an image travels through a trained network.
+    """Open a page, on this machine only, where you move an image along the curves of a trained network.
 
     Pick a test image, upload one or draw one; drag its positions and watch the answer change. Nothing is written.
-    Ctrl-C ends it.
+    Ctrl-C stops it.
     """
     import torch
 
@@ -75,10 +75,10 @@ def explore(
         with busy(f"reading {run}"):
             explorer = Explorer.of_run(run)
         with Server(explorer, port) as server:
-            typer.echo(f"{server.address} shows {explorer.name}; Ctrl-C ends it")
+            typer.echo(f"{server.address} shows {explorer.name}; Ctrl-C stops it")
             if open_:
                 typer.launch(server.address)
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
-                typer.echo("ended")
+                typer.echo("stopped")

@@ -32,7 +32,7 @@ def reproduce(
 ) -> None:
     """Train the networks of one section of the paper, and print its table.
 
-    Networks that are trained already are skipped, also those of another experiment, and interrupted trainings continue.
+    Networks that are already trained, here or for another experiment, are skipped; interrupted trainings continue.
     Each training leaves a small result file.
     """
     from ..reproduce import collect, draw, find, record, reuse, table, trials

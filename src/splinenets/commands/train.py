@@ -30,7 +30,9 @@ TRAIN_EXAMPLES = (
 )
 EVALUATE_EXAMPLES = ("splinenets evaluate runs/demo-D5-D-R3", "splinenets evaluate runs/demo-D5-D-R3/latency.onnx")
 SET = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a field of the recipe; may be given several times.")
-TRACKERS = typer.Option(None, "--tracker", metavar="NAME", help="tensorboard, or another that Accelerate knows.")
+TRACKERS = typer.Option(
+    None, "--tracker", metavar="NAME", help="tensorboard, or another tracker that Accelerate knows."
+)
 
 
 def train(
@@ -42,7 +44,7 @@ def train(
         None,
         "--from",
         metavar="FILE",
-        help="Weights for the plain network: a .safetensors file, a file of torch.save, or a run.",
+        help="Weights for the plain network: a .safetensors file, a file written by torch.save, or a run.",
     ),
     twin: bool | None = typer.Option(
         None, "--twin/--no-twin", help="Train the static twin too, and compare them (default: with --from)."
@@ -54,13 +56,13 @@ def train(
     resume: bool = typer.Option(False, "--resume", help="Continue from the last good checkpoint, if there is one."),
     tracker: list[str] | None = TRACKERS,
     figures_every: int | None = typer.Option(
-        None, min=1, metavar="N", help="Draw figures for TensorBoard after every N epochs and the last."
+        None, min=1, metavar="N", help="Draw figures for TensorBoard after every N epochs and after the last."
     ),
     show: bool = typer.Option(False, "--show", help="Print the recipe and the reasons for its choices, and stop."),
 ) -> None:
-    """Train a network by a recipe, or on images of your own.
+    """Train a network from a recipe, or on images of your own.
 
-    For a folder or a CSV file of images, whatever you do not set is chosen to fit them; --show prints the choices.
+    For a folder or a CSV file of images, settings that you leave open are chosen to fit them; --show prints them.
 
     Ctrl-C and SIGTERM save and stop, and --resume continues to exactly the same result. Exit codes: 2 if something is
     wrong with the input, 3 if the loss is not finite, 130 or 143 if stopped. docs/training.md has more.
@@ -123,7 +125,7 @@ def evaluate(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run, or a file that was exported from one."),  # noqa: B008
     checkpoint: str = typer.Option("last", help="last, or best (chosen by looking at the test set)."),
 ) -> None:
-    """Test a trained network: accuracy, loss, and the health of its positions. Of an exported file, its accuracy."""
+    """Test a trained network: accuracy, loss, and the health of its positions. For an exported file: accuracy."""
     if run.is_file():
         evaluate_file(run)
         return

@@ -167,7 +167,7 @@ def class_folders(path: Path, part: str = "") -> list[File]:
     """The image files in each folder of ``path``, however deep they lie."""
     folders = visible_folders(path)
     if len(folders) < 2:
-        beside = "; images that lie side by side want a CSV file of file,label" if not folders else ""
+        beside = "; for images in one folder, write a CSV file with the columns file,label" if not folders else ""
         raise ValueError(f"{path} must hold one folder for each of at least 2 classes, got {len(folders)}{beside}")
     found = []
     for folder in folders:
@@ -223,7 +223,7 @@ def read_rows(path: Path) -> dict[int, dict[str, str]]:
         raise ValueError(f"{path} must begin with a line that names its columns, such as file,label{found}")
     if wrong := next((number for number, line in cells.items() if len(line) != len(names)), None):
         raise ValueError(
-            f"{path}, line {wrong}: wants {len(names)} cells ({', '.join(names)}), got {len(cells[wrong])}"
+            f"{path}, line {wrong}: needs {len(names)} cells ({', '.join(names)}), got {len(cells[wrong])}"
         )
     return {number: dict(zip(names, line, strict=True)) for number, line in [*cells.items()][named:]}
 
@@ -245,7 +245,7 @@ def csv_file(path: Path, line: int, row: Mapping[str, str]) -> File:
         raise ValueError(f"{path}, line {line}: split is train, test or val, got {row['split']!r}")
     value = to_number(row["value"]) if "value" in row else None
     if "value" in row and value is None:
-        raise ValueError(f"{path}, line {line}: value wants a finite number, got {row['value']!r}")
+        raise ValueError(f"{path}, line {line}: value must be a finite number, got {row['value']!r}")
     return File(path=file, label=row["label"], name=row["file"], part=part, value=value)
 
 

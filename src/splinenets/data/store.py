@@ -27,7 +27,7 @@ def load(
     broken: str = "stop",
 ) -> Dataset:
     """A data set by name, verified by the SHA-256 of its arrays, or image files, as "folder:PATH", "csv:PATH" or
-    "tar:PATH"; "mnist+cifar10" is one problem with the classes of both.
+    "tar:PATH"; "mnist+cifar10" joins two, with the classes of both.
 
     ``root`` is where data sets are stored (default $SPLINENETS_DATA, then the cache folder, ~/.cache/splinenets unless
     $XDG_CACHE_HOME says otherwise); ``size`` resizes the images of files (default 32) and goes with nothing else.

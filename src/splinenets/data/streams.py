@@ -136,7 +136,7 @@ def _received(loader: Iterator[Tensor | str]) -> Generator[Tensor, None, None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise ChildProcessError("a process that decodes images was lost: go on with --resume") from None
+        raise ChildProcessError("a process that decodes images was lost: continue with --resume") from None
 
 
 def exceeds_memory(size: int) -> bool:

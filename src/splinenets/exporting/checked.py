@@ -40,19 +40,19 @@ def export(
 ) -> Exported:
     """Write a network for another runtime, after loading it back and comparing it with the original on the example.
 
-    What comes back is the network as it was loaded. Its metadata also has the largest "difference" of a logit from the
+    Returns the network as it was loaded back. Its metadata also has the largest "difference" of a logit from the
     network in float32, and how many answers are "agreeing" with it, both on the example; with labels also the
     "accuracy" of the "network" and of the "file".
 
     example    images (N, C, H, W), as the network sees them, or (images, condition) for one that is told something;
-               the more there are, the stricter the check. Where there are few, noise like them is checked too
+               the more there are, the stricter the check. With few, noise like them is checked too
     to         "onnx", "onnxruntime", "pt2" or "native"; None: what the file's name ends with, .onnx for example
-    purpose    "latency": one image at a time, as fast as can be; "throughput": batches of any size
+    purpose    "latency": one image at a time, as fast as possible; "throughput": batches of any size
     knots      "float32", "bf16" or "int8": how knots are stored; the file must then be what the rounded network is
     tolerance  by how much a logit may differ, times the largest logit if that is above 1; a network whose own rounding
                errors (float32 against float64) are larger may differ by a small multiple of them
     labels     the classes of the example, (N,)
-    metadata   what shall travel in the file, as JSON knows it, beside what is always there: see ``Exported``
+    metadata   what else to store in the file, as JSON, beside what is always there: see ``Exported``
 
     Examples:
         >>> net = sn.convert(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)), "D(5)-C-R4")

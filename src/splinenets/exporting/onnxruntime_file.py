@@ -33,7 +33,7 @@ def load(content: bytes, threads: int) -> Exported:
     if (size := exported.metadata[BLOCK]) != block_size():
         raise Unavailable(
             f"the file is for processors on which ONNX Runtime has blocks of {size} channels, and here it has "
-            f"{block_size()}: export it anew here, or to onnx"
+            f"{block_size()}: export it again here, or to onnx"
         )
 
     def forward(*inputs: Tensor) -> Tensor:

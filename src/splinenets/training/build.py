@@ -100,7 +100,7 @@ def load_task(recipe: Recipe) -> Task:
 def _range_of(recipe: Recipe, data: Dataset) -> Change:
     """The range of the numbers that the data have for each image."""
     if data.train.values is None or data.test.values is None:
-        raise ValueError(f"condition={VALUE!r} wants a number for each image, and {recipe.data} has none")
+        raise ValueError(f"condition={VALUE!r} needs a number for each image, and {recipe.data} has none")
     values = torch.cat([data.train.values, data.test.values])
     low, high = recipe.between or (float(values.min()), float(values.max()))
     if not low < high or not bool(((values >= low) & (values <= high)).all()):
@@ -133,7 +133,7 @@ def build_twin(recipe: Recipe, task: Task, note: Callable[[str], object] = str) 
         twin.whiten(task.example(WHITENED)[0])
     twin = twin.to(task.dtype)
     if recipe.weights and (kept := load_weights(twin, recipe.weights, shape.classes)):
-        note(f"{' and '.join(kept)} start anew: {recipe.weights} has other classes")
+        note(f"{' and '.join(kept)} start from random weights: {recipe.weights} has other classes")
     if not recipe.ours and recipe.told != "channels":
         check_answer(recipe, twin, task.example(2)[0], shape.classes)
     return twin
@@ -143,7 +143,7 @@ def shape_of(recipe: Recipe, task: Task) -> Shape:
     """What the network of a recipe must fit."""
     channels, height, width = task.data.train.images.shape[1:]
     if recipe.network == "lenet" and height != width:
-        raise ValueError(f"lenet wants square images, those of {recipe.data} are {height} x {width}")
+        raise ValueError(f"lenet needs square images, and those of {recipe.data} are {height} x {width}")
     if recipe.told == "channels" and task.change:
         channels += told_channels(task.change)
     return Shape(channels=channels, size=height, classes=len(task.data.classes))

@@ -46,10 +46,10 @@ class Draft:
 def load_recipe(
     name: str, schedule: str = DEFAULT_SCHEDULE, overrides: Sequence[str] = (), **settings: object
 ) -> Recipe:
-    """A recipe by name, by the path of a .toml file, or for images as folder:PATH or FILE.csv, with some fields set.
+    """The recipe of this name, of a .toml file, or for images (folder:PATH or FILE.csv), with some fields set.
 
     A file holds fields, and tables ``[schedule.NAME]`` of fields that belong to a schedule. ``overrides`` are texts
-    such as "epochs=3", and come last; ``settings`` that are None are left alone. For a folder or a CSV file, what
+    such as "epochs=3", and win over the rest; ``settings`` that are None are ignored. For a folder or a CSV file, what
     nobody has set is chosen to fit the images.
     """
     return draft_recipe(name, schedule, overrides, **settings).recipe
@@ -84,7 +84,7 @@ def file_values(path: Path, schedule: str) -> dict[str, object]:
         for key in table:
             check_key(key, f"{path}, schedule {chosen!r}")
     if schedules and schedule not in schedules:
-        raise ValueError(f"{path} has no schedule {schedule!r}{nearest(schedule, schedules)}")
+        raise ValueError(f"recipe {path.stem!r} has no schedule {schedule!r}{nearest(schedule, schedules)}")
     return {"name": path.stem} | values | schedules.get(schedule, {})
 
 
@@ -102,12 +102,15 @@ def find_recipe(name: str) -> Path:
     if path.suffix == ".toml":
         if answers(path.is_file):
             return path
-        raise ValueError(f"there is no recipe file {name!r}; recipes that ship are {', '.join(recipe_names())}")
+        raise ValueError(
+            f"there is no recipe file {name!r}; the recipes of the package are {', '.join(recipe_names())}"
+        )
     if answers(path.is_dir):
         raise ValueError(f"{name!r} is a folder: to train on the images in it, say {FOLDER_PREFIX}{name}")
+    hint = nearest(name, recipe_names())
     raise ValueError(
-        f"unknown recipe {name!r}{nearest(name, recipe_names())}. A file of your own must end in .toml, images are "
-        f"{FOLDER_PREFIX}PATH or FILE.csv"
+        f"unknown recipe {name!r}{hint}{'' if hint.endswith('?') else '.'} "
+        f"A recipe of your own is a .toml file; images are {FOLDER_PREFIX}PATH or FILE.csv"
     )
 
 

@@ -146,7 +146,7 @@ def check_answer(recipe: Recipe, net: nn.Module, images: Tensor, classes: int) -
         found = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise ValueError(
             f"network {recipe.network!r} answers {len(images)} images with {found}, "
-            f"wants {(len(images), classes)}, a logit for each class"
+            f"and should answer with {(len(images), classes)}, a logit for each class"
         )
 
 

@@ -65,42 +65,42 @@ UNSEEN = ("stream", "workers")  # fields that change nothing in what a run compu
 class Recipe:
     """What to train, on what and how; ``splinenets train NAME --set key=value`` sets any of these.
 
-    data              a data set's name, folder:PATH, csv:PATH or tar:PATH; mnist+cifar10 is both of them as one
+    data              a data set's name, folder:PATH, csv:PATH or tar:PATH; mnist+cifar10 joins both
     image_size        of the images in a folder, CSV file or archives, in pixels
-    stream            always: such images are decoded when they are needed; never: all are in memory; auto: they are,
-                      unless they would take more than half of it
-    workers           processes that decode them ahead; 0: no process of its own does
+    stream            always: such images are decoded when they are needed; never: all are kept in memory; auto: in
+                      memory, unless they would take more than half of it
+    workers           processes that decode them ahead; 0: none besides the training itself
     broken            stop: a file that cannot be read ends the run; skip: all files are decoded once to begin with,
                       and such files are left out with a warning
     images            train on the first so many images; 0: on all
     held_out          test on so many images from the end of the training set, which are then not trained on, instead
-                      of the test set: for choosing among recipes; 0: on the test set
+                      of the test set, to choose among recipes; 0: on the test set
     augment           none, crop-flip, shift-flip, affine-flip or affine-elastic
     condition         angle, scale, blur, exposure or noise: each image is changed by a number drawn for it; value: the
-                      data have a number for each image; nothing if there is no such thing
-    between           the lowest and the highest number; empty: as the condition has them, or as the data have them
+                      data have a number for each image; empty: no condition
+    between           the lowest and the highest number; empty: those of the condition or of the data
     told              who is told the number: curves, those of a model with X such as D(7)-X-R4; channels, a network
                       with more input channels; scales, a network whose layers it scales and shifts (FiLM); or nobody
     network           lenet, resnet or air; timm:NAME, torchvision:NAME or transformers:TYPE; or
                       package.module:function, which is then called: a recipe can run code
-    arguments         a table of what else the network is built with; not for ours
+    arguments         a table of further arguments of the network; not for ours
     weights           a file, or the folder of a run, whose weights the plain network starts from; empty: from random
                       ones
     width             filters in LeNet's first convolution
     depth             layers of a ResNet, 6n + 2
     widths            filters in each of the three groups of an Air
-    dropout           LeNet's
+    dropout           of a LeNet
     model             a spec such as D(5)-D-R3, or static for the plain twin
-    spline_options    what a spec has beyond its notation, unless ``model`` says otherwise, such as diffusion=0.875
+    spline_options    options of the spec, such as diffusion=0.875, unless ``model`` sets them
     layers            name patterns of layers that become splines
     plain             name patterns of layers that stay plain even so
     spread            how far knots start from the twin's weight, in its standard deviations
     batch             samples a step, over all ranks
     sampling          images: each image comes once in an epoch; classes: each class comes equally often, however few
                       images it has
-    anneal            one-cycle: the learning rate goes up in a line and down in a cosine;
-                      steps: it is constant, and multiplied by ``drop_factor`` at each of ``drops``;
-                      triangular: it goes up in a line and down in a line
+    anneal            one-cycle: the learning rate rises linearly and falls as a cosine;
+                      steps: it is constant, but multiplied by ``drop_factor`` at each of ``drops``;
+                      triangular: it rises and falls linearly
     optimizer         sgd, nesterov, adamw or muon: Muon for weights and knots, AdamW for the rest, at one rate
     momentum          of SGD and Muon
     warmup            share of the steps in which the learning rate rises
@@ -109,16 +109,16 @@ class Recipe:
                       before version 0.2, with plain gradients and at this share of the rate
     weight_decay      of weights and knots; never of biases, normalisations and inherited positions' matrices
     clip              the norm above which gradients are scaled down to it, 0: never
-    label_smoothing   share of the loss that asks for all classes alike
+    label_smoothing   share of the loss that treats all classes alike
     mixup             each image is blended with another of its batch by a share between 0 and this, drawn for the batch
-    average           the network that is tested and kept has a running average of the weights, of which each step
-                      keeps this share; 0: the weights themselves
+    average           test and keep a running average of the weights, of which each step keeps this share; 0: the
+                      weights themselves
     utilization       w_u of the regulariser; with both weights 0 there is none
     specialization    w_s
     bins, bin_slope   of its histograms
     full_gradient     let it train features and parents too, as in the paper
-    calibrate         undistorted training images by which decisions are standardised from the end of an epoch until
-                      training goes on (see ``splinenets.calibrate``); 0: by the distorted ones that training saw last
+    calibrate         number of undistorted training images by which decisions are standardised after each epoch, until
+                      training continues (see ``splinenets.calibrate``); 0: by the distorted ones that training saw last
     precision         float32, bf16, float64, or auto: bf16 where the processor has instructions for it
     log_every         steps between two lines of metrics
     checkpoint_every  steps between two checkpoints within an epoch; 0: only at its end
@@ -238,10 +238,10 @@ class Recipe:
     def _check_network(self) -> None:
         source, colon, name = self.network.partition(":")
         if self.ours and self.arguments:
-            raise ValueError(f"arguments are for networks from elsewhere, {self.network} is one of ours")
+            raise ValueError(f"arguments are for networks of other packages, and {self.network} is one of ours")
         if not self.ours and not (source and colon and name):
             raise ValueError(
-                f"unknown network {self.network!r}, choose from {', '.join(NETWORKS)}, or one from elsewhere as "
+                f"unknown network {self.network!r}, choose from {', '.join(NETWORKS)}, or one of another package as "
                 f"timm:NAME, torchvision:NAME, transformers:TYPE or package.module:function"
             )
         if self.network == "resnet" and (self.depth - 2) % 6:
@@ -337,7 +337,7 @@ def parse_override(text: str) -> tuple[str, object]:
     """``key=value``, as after ``--set``, read by the field's type."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--set wants key=value, such as --set epochs=3, got {text!r}")
+        raise ValueError(f"--set needs key=value, such as --set epochs=3, got {text!r}")
     key = key.strip()
     check_key(key, "--set")
     if key == "name":
@@ -346,7 +346,7 @@ def parse_override(text: str) -> tuple[str, object]:
 
 
 def nearest(wrong: str, right: Iterable[str]) -> str:
-    """', did you mean ...?', or a list of what there is."""
+    """', did you mean ...?', or a list of choices."""
     right = list(right)
     close = get_close_matches(wrong, right, 1, 0.5)
-    return f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(right)}"
+    return f", did you mean {close[0]!r}?" if close else f", choose from {', '.join(right)}"

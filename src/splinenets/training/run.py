@@ -61,7 +61,9 @@ class Run:
         """Begin a run in a new or empty folder, or, with ``resume``, go on with one of the same recipe."""
         if self.description.exists():
             if not resume:
-                raise ValueError(f"{self.folder} holds a run already: go on with --resume, or choose another --out")
+                raise ValueError(
+                    f"{self.folder} already holds a run: continue it with --resume, or choose another --out"
+                )
             self._hold()
             self._same(recipe)
             return
@@ -90,7 +92,8 @@ class Run:
     def look(self) -> Json:
         """What run.json holds, whatever its format."""
         if not self.description.is_file():
-            raise ValueError(f"{self.folder} is not a run: it has no {self.description.name}")
+            why = f"it has no {self.description.name}" if self.folder.exists() else "there is no such folder"
+            raise ValueError(f"{self.folder} is not a run: {why}")
         return read_sealed(self.description)
 
     def read(self) -> Json:
@@ -110,9 +113,9 @@ class Run:
         if re.search(rb'"epoch": ([2-9]|1\d)', text):  # an epoch ends with a checkpoint
             raise ValueError(
                 f"{self.folder} has metrics and no checkpoint with its .json file in {self.checkpoints}: put them back "
-                "to go on, or begin anew with another --out"
+                "to continue, or start again with another --out"
             )
-        note(f"WARNING: {self.folder} has no checkpoint with its .json file, so training begins anew at step 0")
+        note(f"WARNING: {self.folder} has no checkpoint with its .json file, so training starts again at step 0")
 
     def metrics_are_whole(self) -> bool:
         """Whether metrics begin with those that lead to the last checkpoint, as far as that is known."""
@@ -159,7 +162,7 @@ def load_run(folder: str | Path, which: str = "last") -> tuple[nn.Module, Task, 
     if found is None:
         raise ValueError(f"{folder} has no checkpoint yet")
     if notes and which == "last":
-        raise ValueError(f"{notes[0].removeprefix('WARNING: ')}; 'splinenets train ... --resume' goes on from it")
+        raise ValueError(f"{notes[0].removeprefix('WARNING: ')}; 'splinenets train ... --resume' continues from it")
     if which == "best":
         if found.state["best"] is None:
             raise ValueError(f"{folder} has no best checkpoint yet: no epoch is complete")
@@ -184,7 +187,7 @@ class Lines:
             if sha256 is not None and self.digest.hexdigest() != sha256:
                 raise DamagedError(
                     f"{path} is damaged: its first {length} bytes do not have the SHA-256 of the checkpoint that they "
-                    "lead to; put back a copy of it, or begin anew with another --out"
+                    "lead to; put back a copy of it, or start again with another --out"
                 )
             self.file = path.open("ab")
             if length is not None:

@@ -41,9 +41,9 @@ def train(
     watcher: Watcher | None = None,
     draw: Draw | None = None,
 ) -> State:
-    """Train a recipe in the folder ``out``; with ``resume``, go on from its last good checkpoint if it has one.
+    """Train a recipe in the folder ``out``; with ``resume``, continue from its last good checkpoint if it has one.
 
-    A worker that a launcher has restarted always goes on. ``draw`` makes pictures for TensorBoard at the end of epochs.
+    A worker that a launcher has restarted always continues. ``draw`` makes pictures for TensorBoard after epochs.
     Returns the state at the end.
     """
     check_trackers(trackers)

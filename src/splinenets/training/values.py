@@ -29,23 +29,23 @@ def from_text(key: str, text: str, kind: type) -> object:
             return from_value(key, tomllib.loads(f"value = {text}")["value"], kind)
         return kind(text)
     except (ValueError, KeyError, RecursionError):  # a TOMLDecodeError is a ValueError
-        raise ValueError(f"{key} wants {WORDS[get_origin(kind) or kind]}, got {text!r}") from None
+        raise ValueError(f"{key} must be {WORDS[get_origin(kind) or kind]}, got {text!r}") from None
 
 
 def from_value(key: str, value: object, kind: type) -> object:
     """Check a value that has a type already; whole numbers are numbers, and truths are not."""
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{key} wants a list, got {value!r}")
+            raise ValueError(f"{key} must be a list, got {value!r}")
         return tuple(from_value(key, part, get_args(kind)[0]) for part in value)
     if get_origin(kind) is dict:
         if not isinstance(value, dict) or not is_plain(value):
-            raise ValueError(f"{key} wants {WORDS[dict]}, of text, numbers, truths and lists, got {value!r}")
+            raise ValueError(f"{key} must be {WORDS[dict]}, of text, numbers, true or false, and lists, got {value!r}")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
     if type(value) is not kind:
-        raise ValueError(f"{key} wants {WORDS[kind]}, got {value!r}")
+        raise ValueError(f"{key} must be {WORDS[kind]}, got {value!r}")
     return value
 
 

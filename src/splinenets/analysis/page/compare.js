@@ -35,10 +35,10 @@ function showParting(layers) {
   const turned = layers.filter(({ chances }) => likeliest(chances) !== own);
   const most = turned.length ? turned.reduce((a, b) => (b.chances[own] < a.chances[own] ? b : a)) : null;
   find("apart-text").textContent =
-    `Their ways lie furthest apart in ${titles.get(furthest.name)}, by ${furthest.apart.toFixed(2)} of the curve on average. ` +
+    `Their paths are furthest apart in ${titles.get(furthest.name)}, by ${furthest.apart.toFixed(2)} of the curve on average. ` +
     (most
-      ? `It matters most in ${titles.get(most.name)}: with the second image's weights there alone, the first would be called ${about.classes[likeliest(most.chances)]}.`
-      : `No single layer decides: with the second image's weights in one layer alone, the first is still called ${about.classes[own]}.`);
+      ? `${titles.get(most.name)} matters most: with the second image's weights in that layer alone, the first would be called ${about.classes[likeliest(most.chances)]}.`
+      : `No single layer decides: with the second image's weights in any one layer, the first is still called ${about.classes[own]}.`);
   find("apart-layers").replaceChildren(...layers.map((layer) => partingRow(layer, titles.get(layer.name), furthest.apart, own)));
 }
 

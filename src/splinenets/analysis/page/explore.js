@@ -67,8 +67,8 @@ function show(answer, second) {
   const steered = isSteered();
   showVerdict(answer, second, steered);
   find("chances").replaceChildren(...order(answer).map((c) => chance(c, answer, second, steered)));
-  const marks = steered ? `; the thin marks: ${Object.keys(state.chosen).length ? "before you moved it" : "if it were told the truth"}` : "";
-  const paler = second ? "; the paler bars: the second image" : "";
+  const marks = steered ? `; thin marks: ${Object.keys(state.chosen).length ? "before you moved it" : "if it were told the truth"}` : "";
+  const paler = second ? "; paler bars: the second image" : "";
   find("speed").textContent = `answered in ${answer.milliseconds.toFixed(0)} ms${marks}${paler}`;
   find("release").disabled = !Object.keys(state.chosen).length;
   showFilters(answer, second);
@@ -100,7 +100,7 @@ function showVerdict(answer, second, steered) {
   const said = make("b", {}, about.classes[best]);
   said.style.setProperty("--of", about.colours[best]);
   const rest = label === null ? "" : best === label ? ", which is right" : `, but it is ${about.classes[label]}`;
-  const before = steered && own !== best ? ` Before: ${about.classes[own]}.` : "";
+  const before = steered && own !== best ? ` ${Object.keys(state.chosen).length ? "Before" : "Told the truth"}: ${about.classes[own]}.` : "";
   const other = second ? ` The second: ${about.classes[likeliest(second.chances)]} ${percent(Math.max(...second.chances))}.` : "";
   find("verdict").replaceChildren("It says ", said, ` ${percent(answer.chances[best])}${rest}.${before}${other}`);
 }
@@ -182,16 +182,16 @@ function describe() {
   document.title = find("title").textContent;
   find("subtitle").textContent = `Spline-${about.network}, ${about.model}, trained on ${about.data}; run ${about.name}`;
   find("about").textContent = told
-    ? `Every layer of this network keeps its weights on a curve, and the ${condition.name} says where on it the weights for an image lie. ` +
-      `Move the ${condition.name}: the picture changes, the network is told so, and its filters move along their curves. ` +
-      "Then tell it something else than what was done to the picture, and see the answer get worse."
-    : "Every layer of this network keeps its weights on a curve instead of in one place. " +
-      "Each image chooses a position on every curve, and is computed with the weights that lie there. " +
-      "Drag a dot to send the image elsewhere, and see what the network answers with those weights.";
+    ? `Every layer of this network keeps its weights on a curve, and the ${condition.name} says which place on it an image gets its weights from. ` +
+      `Change the ${condition.name}: the picture changes, the network is told the new value, and its filters move along their curves. ` +
+      "Then tell it a value that does not match the picture, and see the answer get worse."
+    : "Every layer of this network has a whole curve of weights instead of one fixed set. " +
+      "Each image chooses a position on every curve, and the layer uses the weights at that position. " +
+      "Drag a dot to move the image elsewhere, and see what the network answers with the weights there.";
   find("hint").textContent =
     "From top to bottom: the image, a row for the curve of each layer, and the answer. Drag a dot along its curve. " +
-    `Hills show where ${about.seen.toLocaleString("en")} training images are` +
-    (about.of_ways.length ? ", thin lines the ways of some in the colours of their classes." : ".");
+    `Hills show where ${about.seen.toLocaleString("en")} training images lie` +
+    (about.of_ways.length ? ", thin lines the paths of some of them in the colours of their classes." : ".");
 }
 
 async function start() {

@@ -27,7 +27,7 @@ function layerView(run, state, readout) {
   const height = under + row * counts.length + 30;
   const box = { x: left, y: top, width, height: tall };
   const cell = width / bins;
-  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", tabindex: 0, "aria-label": "who is where" });
+  const svg = drawn("svg", { viewBox: `0 0 ${left + width + 10} ${height}`, role: "img", tabindex: 0, "aria-label": "where images lie" });
   const most = Math.max(...totals, sum(totals) / bins);
   svg.append(...bars(totals, box, most, { class: state.chosen < 0 ? "bars" : "bars faded" }));
   if (state.chosen >= 0) svg.append(...bars(counts[state.chosen], box, most, { fill: run.colours[state.chosen] }));
@@ -55,7 +55,7 @@ function layerView(run, state, readout) {
       ? `${run.classes[c]}, ${range}: ${counts[c][b]} of ${totals[b]} positions here`
       : `${range}: ${totals[b]} positions`;
   };
-  readout.textContent = "Point at the map, or reach it with Tab and move with the arrow keys, to read it: each column is a bin of the spline, bright where a class fills it.";
+  readout.textContent = "Each column is a bin, a short stretch of the spline; a cell is bright where its class fills the bin. Point at the map to read it, or reach it with Tab and use the arrow keys.";
   svg.addEventListener("pointermove", (event) => {
     const at = svg.getBoundingClientRect(), scale = (left + width + 10) / at.width;
     read(Math.floor(((event.clientX - at.left) * scale - left) / cell), Math.floor(((event.clientY - at.top) * scale - under) / row));

@@ -27,7 +27,7 @@ function startCondition() {
     parts.push(condition.control.box);
   }
   if (condition.told) parts.push(...tellElse(condition));
-  else parts.push(make("p", { class: "small" }, `Nobody tells this network the ${condition.name}.`));
+  else parts.push(make("p", { class: "small" }, `This network is not told the ${condition.name}.`));
   find("condition").append(...parts);
 }
 

@@ -1,18 +1,18 @@
 // Four steps through the page; each shows a part of it and may do something there.
 let tourStep = -1;
 
-const SEEING = { where: "image", text: () => "This picture goes in. The bars show how likely the network finds each class; the tick marks the true one." };
-const WAY = { where: "flow", text: () => "The picture's way, from top to bottom: each row is the curve of one layer's weights, and the dot is the place whose weights the picture gets. They are drawn above it, and along the curve those it could have had. Below, ribbons lead to the answer." };
+const SEEING = { where: "image", text: () => "This picture goes into the network. The bars show how likely the network thinks each class is; the tick marks the true one." };
+const WAY = { where: "flow", text: () => "The picture's path, from top to bottom. Each row is the curve of one layer's weights, and the dot is the place on it that the picture chose. The weights it gets there are drawn above the dot; those along the curve are the ones it could have had. At the bottom, ribbons lead to the answer." };
 const CHOSEN = [
   SEEING, WAY,
-  { where: "flow", act: dragToAnother, text: () => "Now the dot moves by hand: all filters of the layer slide along their curves, and with other weights the network gives another answer. The ring marks where the picture itself went." },
-  { where: "apart", act: showSecond, text: () => "A second picture, of another class. Its way is the dashed line: where the lines part, the two get different weights. Swap one layer's weights, or send the first along the second's whole way, and watch the answer." },
+  { where: "flow", act: dragToAnother, text: () => "Now we move the dot by hand. All filters of the layer slide along their curves, and with other weights the network gives another answer. The ring marks the place that the picture itself chose." },
+  { where: "apart", act: showSecond, text: () => "A second picture, of another class. Its path is the dashed line; where the two lines separate, the pictures get different weights. Swap the weights of one layer, or send the first picture along the second's whole path, and watch the answer." },
 ];
 const TOLD = [
   SEEING,
-  { where: "condition", act: () => glide(doTo, state.done, between(0.3)), text: () => `The ${about.condition.name} changes the picture, and the network is told so: its answer should hold.` },
-  { where: "condition", act: () => glide(tell, state.done, between(0.8)), text: () => `Now it is told another ${about.condition.name} than what was done. It looks with the wrong filters, and the answer suffers.` },
-  { ...WAY, act: () => tell(null), text: () => `Each row is the curve of one layer's weights. What the network is told, the ${about.condition.name}, is the place on every one of them; the filters beside it move along.` },
+  { where: "condition", act: () => glide(doTo, state.done, between(0.3)), text: () => `The ${about.condition.name} changes the picture, and the network is told the new value, so its answer should stay the same.` },
+  { where: "condition", act: () => glide(tell, state.done, between(0.8)), text: () => `Now the network is told a different ${about.condition.name} from the one used on the picture. It uses the wrong filters, and its answer gets worse.` },
+  { ...WAY, act: () => tell(null), text: () => `Each row is the curve of one layer's weights. The ${about.condition.name} that the network is told is the place on every one of them, and the filters follow it.` },
 ];
 
 const steps = () => (about.condition && about.condition.told && about.condition.changes ? TOLD : CHOSEN);
@@ -41,7 +41,7 @@ async function dragToAnother() {
   letGo();
   const image = state.image, found = await post("turning", JSON.stringify({ image: sent(image), done: doneTo(image) }));
   const layers = about.layers.filter((layer) => found[layer.name]), step = tourStep;
-  if (!layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another one, and drag a dot.");
+  if (!layers.length) return tourSays("This picture keeps its answer wherever we move it: the network is very sure. Press n for another picture, and drag a dot.");
   look(layers[0]);
   const from = latest.answer.own;
   await glide((share) => {
@@ -52,7 +52,7 @@ async function dragToAnother() {
   await settled();
   if (tourStep !== step) return;
   const { chances, own_chances: own } = latest.answer, name = (all) => about.classes[likeliest(all)];
-  const how = layers.length > 1 ? "No single layer changes this answer, so all go along the way of a training picture. " : "";
+  const how = layers.length > 1 ? "No single layer changes this answer, so all layers move along the path of a training picture. " : "";
   tourSays(`${steps()[step].text()} ${how}It was ${name(own)}; now it is ${name(chances)}, ${(100 * Math.max(...chances)).toFixed(0)}%.`);
 }
 
