@@ -324,7 +324,7 @@ void strips(const Worker& w, const Step& s, F find) {
 
 template <class F>
 void convolve(const Worker& w, const Step& s, F find) {
-  if (s.sums >= 0) std::memset(w.own(s.sums), 0, s.output.blocks() * LANES * sizeof(float));
+  w.begin_sums(s, s.output);
   if (s.kind == DEPTHWISE)
     strips<true, 1>(w, s, find);
   else if (pairs(w, s))

@@ -108,8 +108,7 @@ inline void project(const Worker& w, const Step& s) {
 }
 
 inline Vector proposal(const Step& s, Vector z) {
-  if (s.bounded)
-    for (int i = 0; i < WIDTH; i++) z[i] /= std::sqrt(1 + z[i] * z[i]);
+  if (s.bounded) z /= square_root(1 + z * z);
   return sigmoid(z * float(s.slope));
 }
 
@@ -132,10 +131,33 @@ void visit_coordinates(int64_t count, F f) {
   for (int64_t first = 0; first < count; first += LANES) f(first, std::min<int64_t>(LANES, count - first));
 }
 
+// A block of responses at once: their decision parameters lie beside each other, (blocks, length, 16).
+template <class T>
+void respond_block(const Worker& w, const Step& s, const T* theta, int64_t first, float* z) {
+  Vector even[PARTS] = {}, odd[PARTS] = {};  // one addition need not wait for the one before
+  theta += first * s.length;
+  for (int64_t b = 0; b < s.input.blocks(); b++) {
+    const float* x = w.start(s.input) + b * s.input.block();
+    for (int c = 0; c < LANES; c += 2, theta += 2 * LANES)
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) {
+        even[p] += x[c] * load(theta + p * WIDTH);
+        odd[p] += x[c + 1] * load(theta + LANES + p * WIDTH);
+      }
+  }
+  for (int p = 0; p < PARTS; p++) {
+    Vector all = even[p] + odd[p];
+    if (s.weight.scale >= 0) all *= load(w.parameter<float>(s.weight.scale) + first + p * WIDTH);
+    store(z + p * WIDTH, all);
+  }
+}
+
 // The responses of some coordinates, with their bias
 inline void find_responses(const Worker& w, const Step& s, int64_t first, int64_t count, float* z) {
   if (s.sums >= 0)
     for (int64_t i = 0; i < count; i++) z[i] = w.total(s.sums + first + i);
+  else if (s.blocked)
+    w.typed(s.weight, [&](auto* theta) { respond_block(w, s, theta, first, z); });
   else
     w.typed(s.weight, [&](auto* theta) {
       respond(w, s, theta, {first, first + count}, {0, s.input.units()}, {nullptr, 0}, z);
@@ -155,7 +177,7 @@ inline void find_position(const Worker& w, const Step& s) {
     }
     for (int64_t i = 0; s.diffusion != 1 && i < count; i++)
       positions[i] = diffuse(s, inherited(w, s, first + i), positions[i]);
-    for (int64_t i = 0; i < count; i++) w.start(s.output)[s.output.channel(first + i)] = positions[i];
+    std::copy(positions, positions + count, w.start(s.output) + s.output.channel(first));
     activate_knots(w, s, first, count, positions);
   });
 }
@@ -182,53 +204,111 @@ inline int64_t gather(const Worker& w, const Step& s, int64_t spline, int64_t* r
   return count;
 }
 
-// Filters of this sample, block by block. With one spline, knots are stored as filters are: (K, blocks, length, 16).
+// A sum of so many rows, in each of which every lane has a factor of its own.
+template <int COUNT, class T>
+void sum_rows(const T* const* from, const float (*shares)[LANES], int64_t length, float* to) {
+  Vector part[COUNT][PARTS];
+#pragma GCC unroll 8
+  for (int a = 0; a < COUNT; a++)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) part[a][p] = load(shares[a] + p * WIDTH);
+  for (int64_t j = 0; j < length; j += LANES)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) {
+      Vector v = part[0][p] * load(from[0] + j + p * WIDTH);
+#pragma GCC unroll 8
+      for (int a = 1; a < COUNT; a++) v += part[a][p] * load(from[a] + j + p * WIDTH);
+      store(to + j + p * WIDTH, v);
+    }
+}
+
+template <class T>
+using SumRows = void (*)(const T* const*, const float (*)[LANES], int64_t, float*);
+
+template <class T, int... COUNT>
+SumRows<T> row_sum(int64_t count, std::integer_sequence<int, COUNT...>) {
+  static constexpr SumRows<T> sums[] = {sum_rows<COUNT + 1, T>...};
+  return sums[count - 1];
+}
+
+// Rows of a block of filters, and how much of each goes into each filter.
+struct Recipe {
+  int64_t count, rows[MOST_ACTIVE];
+  float shares[MOST_ACTIVE][LANES];
+};
+
+// Filters of this sample, block by block, of knots that are stored as filters are: (K, blocks, length, 16). With one
+// spline only the rows that it touches are read; with several, all that any filter of the block touches.
 template <class T>
 class Together {
  public:
-  Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) { count = gather(w, s, 0, rows, shares); }
+  Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {
+    if (s.splines == 1) count = gather(w, s, 0, rows, shares);
+    for (; s.splines > 1 && count < s.dims * s.knots; count++) rows[count] = count;
+  }
 
   void mix(int64_t b, float* to, Ahead*) const {  // a few long rows, which processors foresee by themselves
+    constexpr int MANY = 8;
+    Recipe recipe;
+    find(b, recipe);
     const T* from[MOST_ACTIVE];
-    Vector part[MOST_ACTIVE][PARTS];
-    for (int64_t a = 0; a < count; a++) {
-      from[a] = row(b, a);
-      for (int p = 0; p < PARTS; p++) {
-        const int64_t first = rows[a] * s.rows + b * LANES + p * WIDTH;
-        part[a][p] = Vector{} + shares[a];
-        if (s.weight.scale >= 0) part[a][p] *= load(w.parameter<float>(s.weight.scale) + first);
-      }
+    for (int64_t a = 0; a < recipe.count; a++) {
+      from[a] = row(b, recipe.rows[a]);
+      for (int i = 0; s.weight.scale >= 0 && i < LANES; i++)
+        recipe.shares[a][i] *= w.scale(s.weight, recipe.rows[a] * s.rows + b * LANES + i);
     }
-    const int64_t block = s.length * LANES;
-    if (count == 3)
-      for (int64_t j = 0; j < block; j += LANES)
-#pragma GCC unroll 4
-        for (int p = 0; p < PARTS; p++) {
-          const int64_t place = j + p * WIDTH;
-          store(to + place, part[0][p] * load(from[0] + place) + part[1][p] * load(from[1] + place) +
-                                     part[2][p] * load(from[2] + place));
-        }
-    else
-      for (int64_t j = 0; j < block; j += WIDTH) {
-        Vector v{};
-        for (int64_t a = 0; a < count; a++) v += part[a][j % LANES / WIDTH] * load(from[a] + j);
-        store(to + j, v);
-      }
+    const int64_t length = s.length * LANES;
+    if (recipe.count >= 1 && recipe.count <= MANY)
+      return row_sum<T>(recipe.count, std::make_integer_sequence<int, MANY>())(from, recipe.shares, length, to);
+    for (int64_t j = 0; j < length; j += WIDTH) {
+      Vector v{};
+      for (int64_t a = 0; a < recipe.count; a++) v += load(recipe.shares[a] + j % LANES) * load(from[a] + j);
+      store(to + j, v);
+    }
   }
 
   void announce(int64_t b, Ahead& ahead) const {
     ahead.bytes = s.length * LANES * int64_t(sizeof(T));
-    for (int64_t a = 0; a < count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(row(b, a));
+    for (int64_t a = 0; a < count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(row(b, rows[a]));
   }
 
  private:
   const Worker& w;
   const Step& s;
   const T* knots;
-  int64_t count, rows[MOST_ACTIVE];
-  float shares[MOST_ACTIVE];
+  int64_t count = 0, rows[MOST_ACTIVE];  // that any block may touch
+  float shares[MOST_ACTIVE];             // of one spline
 
-  const T* row(int64_t b, int64_t a) const { return knots + (rows[a] * s.output.blocks() + b) * s.length * LANES; }
+  const T* row(int64_t b, int64_t number) const {
+    return knots + (number * s.output.blocks() + b) * s.length * LANES;
+  }
+
+  void find(int64_t b, Recipe& recipe) const {
+    recipe.count = count;
+    std::copy(rows, rows + count, recipe.rows);
+    for (int64_t a = 0; a < count; a++)
+      std::fill(recipe.shares[a], recipe.shares[a] + LANES, s.splines == 1 ? shares[a] : 0.0f);
+    if (s.splines > 1) find_each(b, recipe);
+  }
+
+  // Rows that no filter of the block touches are left out.
+  void find_each(int64_t b, Recipe& recipe) const {
+    const int64_t filters = std::min<int64_t>(LANES, s.output.channels - b * LANES);
+    const int64_t per_spline = s.output.channels / s.splines;
+    bool touched[MOST_ACTIVE] = {};
+    for (int64_t f = 0; f < filters; f++) {
+      int64_t found[MOST_ACTIVE];
+      float parts[MOST_ACTIVE];
+      const int64_t some = gather(w, s, (b * LANES + f) / per_spline, found, parts);
+      for (int64_t a = 0; a < some; a++) recipe.shares[found[a]][f] = parts[a], touched[found[a]] = true;
+    }
+    recipe.count = 0;
+    for (int64_t a = 0; a < count; a++) {
+      if (!touched[a]) continue;
+      std::copy(recipe.shares[a], recipe.shares[a] + LANES, recipe.shares[recipe.count]);
+      recipe.rows[recipe.count++] = a;
+    }
+  }
 };
 
 // Some filters, as many as a register holds, each with the rows that its own spline touches.
@@ -268,7 +348,7 @@ struct Touched {
   }
 };
 
-// With several splines, knots are stored filter by filter, (filters, K, length), and filters meet in blocks afterwards.
+// Where knots of several splines are stored filter by filter, (filters, K, length), filters meet in blocks afterwards.
 template <class T>
 class Apart {
  public:
@@ -317,7 +397,7 @@ template <class F>
 void with_mixer(const Worker& w, const Step& s, F f) {
   w.typed(s.weight, [&](auto* knots) {
     typedef std::remove_cv_t<std::remove_pointer_t<decltype(knots)>> T;
-    if (s.splines == 1)
+    if (s.splines == 1 || s.blocked)
       f(Together<T>(w, s, knots));
     else
       f(Apart<T>(w, s, knots));
@@ -338,7 +418,7 @@ inline void mix(const Worker& w, const Step& s) {
 
 // Whether the next step is the convolution that a step mixes filters for.
 inline bool mixes_for(const Step& s, const Step& next) {
-  return s.kind == MIX && next.kind == CONV && s.mixed == next.mixed && s.length == next.length &&
+  return s.kind == MIX && (next.kind == CONV || next.kind == DEPTHWISE) && s.mixed == next.mixed && s.length == next.length &&
          s.output.blocks() == next.output.blocks();
 }
 

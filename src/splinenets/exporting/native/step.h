@@ -66,6 +66,7 @@ struct Step {
   int64_t length;                              // of a row
   int64_t matching, bounded, closed, decision_knots, decision_degree;
   int64_t kept;                   // whether it can be left out where the network is told the same as before
+  int64_t blocked;                // whether knots of several splines, or decision parameters, lie as filters do
   int64_t source, target, count;  // of channels that are copied: from where, to where, how many
   double diffusion, slope, epsilon;
 };
@@ -103,8 +104,8 @@ inline std::string layout() {
          FIELD(groups) + FIELD(inclusive) + FIELD(weight.type) + FIELD(weight.offset) + FIELD(weight.scale) + FIELD(sums) +
          FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) + FIELD(knots) +
          FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) + FIELD(closed) +
-         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(source) + FIELD(target) + FIELD(count) + FIELD(diffusion) +
-         FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
+         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(blocked) + FIELD(source) + FIELD(target) +
+         FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
          "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
 }
 
