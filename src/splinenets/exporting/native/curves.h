@@ -247,7 +247,7 @@ class Together {
     for (; s.splines > 1 && count < s.dims * s.knots; count++) rows[count] = count;
   }
 
-  void mix(int64_t b, float* to, Ahead*) const {  // a few long rows, which processors foresee by themselves
+  void mix(int64_t b, float* to) const {
     constexpr int MANY = 8;
     Recipe recipe;
     find(b, recipe);
@@ -265,11 +265,6 @@ class Together {
       for (int64_t a = 0; a < recipe.count; a++) v += load(recipe.shares[a] + j % LANES) * load(from[a] + j);
       store(to + j, v);
     }
-  }
-
-  void announce(int64_t b, Ahead& ahead) const {
-    ahead.bytes = s.length * LANES * int64_t(sizeof(T));
-    for (int64_t a = 0; a < count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(row(b, rows[a]));
   }
 
  private:
@@ -314,14 +309,13 @@ class Together {
 // Some filters, as many as a register holds, each with the rows that its own spline touches.
 template <class T>
 struct Touched {
-  int64_t first = -1, filters = 0, count = 0;
+  int64_t filters = 0, count = 0;
   const T* from[WIDTH][MOST_ACTIVE];
   float shares[WIDTH][MOST_ACTIVE];
 
-  void find(const Worker& w, const Step& s, const T* knots, int64_t wanted) {
-    if (first == wanted) return;
+  void find(const Worker& w, const Step& s, const T* knots, int64_t first) {
     const int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
-    first = wanted, filters = std::max<int64_t>(0, std::min<int64_t>(WIDTH, s.rows - first));
+    filters = std::max<int64_t>(0, std::min<int64_t>(WIDTH, s.rows - first));
     for (int64_t f = 0; f < filters; f++) {
       int64_t rows[MOST_ACTIVE];
       count = gather(w, s, (first + f) / per_spline, rows, shares[f]);
@@ -354,13 +348,12 @@ class Apart {
  public:
   Apart(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {}
 
-  void mix(int64_t b, float* to, Ahead* ahead) {  // short rows in many places, which no processor foresees
-    if (ahead) ahead->within(s.length / WIDTH * PARTS);
+  void mix(int64_t b, float* to) const {
+    Touched<T> now;
     for (int p = 0; p < PARTS; p++) {
-      const Touched<T>& now = touched(b, p);
+      now.find(w, s, knots, b * LANES + p * WIDTH);
       float* y = to + p * WIDTH;
       for (int64_t j = 0; j < s.length; j += WIDTH) {
-        if (ahead) ahead->fetch();
         Vector r[WIDTH];
         now.mix(j, r);
         exchange_all<1>(r);
@@ -370,26 +363,10 @@ class Apart {
     }
   }
 
-  void announce(int64_t b, Ahead& ahead) {
-    ahead.bytes = s.length * int64_t(sizeof(T));
-    for (int p = 0; p < PARTS; p++) {
-      const Touched<T>& next = touched(b, p);
-      for (int64_t f = 0; f < next.filters; f++)
-        for (int64_t a = 0; a < next.count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(next.from[f][a]);
-    }
-  }
-
  private:
   const Worker& w;
   const Step& s;
   const T* knots;
-  Touched<T> found[2][PARTS];  // of blocks with even and odd numbers
-
-  const Touched<T>& touched(int64_t b, int p) {
-    Touched<T>& rows = found[b % 2][p];
-    rows.find(w, s, knots, b * LANES + p * WIDTH);
-    return rows;
-  }
 };
 
 // f(what mixes the filters of a step)
@@ -407,12 +384,7 @@ void with_mixer(const Worker& w, const Step& s, F f) {
 inline void mix(const Worker& w, const Step& s) {
   const Share mine = shared_blocks(w, s);
   with_mixer(w, s, [&](auto mixer) {
-    Ahead ahead;
-    for (int64_t b = mine.begin; b < mine.end; b++) {
-      ahead.clear();
-      if (b + 1 < mine.end) mixer.announce(b + 1, ahead);
-      mixer.mix(b, w.own(s.mixed) + b * s.length * LANES, &ahead);
-    }
+    for (int64_t b = mine.begin; b < mine.end; b++) mixer.mix(b, w.own(s.mixed) + b * s.length * LANES);
   });
 }
 
@@ -422,19 +394,14 @@ inline bool mixes_for(const Step& s, const Step& next) {
          s.output.blocks() == next.output.blocks();
 }
 
-// Both at once: while a block is convolved, the knots of the next come from memory. Filters that are not kept take one
-// another's place, so that they never leave the cache.
+// Both at once: a block of filters is mixed right before it is used. Filters that are not kept take one another's place, so
+// that they never leave the cache.
 inline void convolve_mixed(const Worker& w, const Step& s, const Step& next) {
-  const Share mine = shared_blocks(w, next);
   with_mixer(w, s, [&](auto mixer) {
-    Ahead ahead;
-    convolve(w, next, [&](Share blocks) -> Filters {
+    convolve(w, next, [&](Share blocks) {
       float* first = w.own(s.mixed) + (s.kept ? blocks.begin * s.length * LANES : 0);
-      for (int64_t b = blocks.begin; b < blocks.end; b++)
-        mixer.mix(b, first + (b - blocks.begin) * s.length * LANES, nullptr);
-      ahead.clear();
-      for (int64_t b = blocks.end; b < std::min(mine.end, 2 * blocks.end - blocks.begin); b++) mixer.announce(b, ahead);
-      return {first, ahead.count ? &ahead : nullptr};
+      for (int64_t b = blocks.begin; b < blocks.end; b++) mixer.mix(b, first + (b - blocks.begin) * s.length * LANES);
+      return static_cast<const float*>(first);
     });
   });
 }
