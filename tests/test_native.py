@@ -353,6 +353,8 @@ def changed(content, which, **fields):
         (Kind.MIX, {"splines": 0}),
         (Kind.MIX, {"blocked": 2}),
         (Kind.MIX, {"blocked": 1, "dims": 30}),
+        (Kind.MIX, {"blocked": 1, "degree": 1}),
+        (Kind.MIX, {"blocked": 0, "based": 1}),
         (Kind.MIX, {"blocked": 1, "splines": 3}),
         (Kind.LOCATE, {"blocked": 1}),  # of a large image
         (Kind.INPUT, {"sums": 2**27}),

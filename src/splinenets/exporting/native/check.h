@@ -79,6 +79,7 @@ class Checker {
     for (int64_t degree : {s.degree, s.decision_degree}) between(degree, 0, MOST_DEGREE);
     between(s.kept, 0, 1);
     between(s.blocked, 0, 1);
+    between(s.based, 0, 1);
     between(s.activation, 0, ACTIVATION_COUNT - 1);
     between(s.weight.type, 0, TYPE_COUNT - 1);
     for (int64_t place : {s.sums, s.mixed, s.narrow, s.basis}) between(place, -1, MOST_ARENA);
@@ -264,14 +265,14 @@ class Checker {
     image(s.output);  // whose rows threads share
     spline(s), positions(s, times({s.splines, s.dims}));
     require(s.length % LANES == 0 && s.groups >= 1, "filters do not fit");
-    const int64_t filters = times({s.output.blocks(), s.length, LANES}), knots = times({s.dims, s.knots});
+    const int64_t filters = times({s.output.blocks(), s.length, LANES}), knots = knot_rows(s);
     floats(s.mixed, filters);
     if (s.splines == 1 || s.blocked) {
       require(s.rows >= s.output.blocks() * LANES && s.output.channels % s.splines == 0, "filters do not fit");
-      require(s.splines == 1 || knots <= MOST_ACTIVE, "a spline touches too many knots");
+      require(s.splines == 1 ? !s.based : s.knots == s.degree + 1, "filters of a block touch other knots");
       matrix(s.weight, times({knots, filters}), times({knots, s.rows}));
     } else {
-      require(s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES, "filters do not fit");
+      require(!s.based && s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES, "filters do not fit");
       require(s.rows >= 1, "filters do not fit");
       matrix(s.weight, times({s.rows, knots, s.length}), times({s.rows, knots}));
     }

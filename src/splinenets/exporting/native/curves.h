@@ -231,38 +231,33 @@ SumRows<T> row_sum(int64_t count, std::integer_sequence<int, COUNT...>) {
   return sums[count - 1];
 }
 
-// Rows of a block of filters, and how much of each goes into each filter.
-struct Recipe {
-  int64_t count, rows[MOST_ACTIVE];
-  float shares[MOST_ACTIVE][LANES];
-};
-
-// Filters of this sample, block by block, of knots that are stored as filters are: (K, blocks, length, 16). With one
-// spline only the rows that it touches are read; with several, all that any filter of the block touches.
+// Filters of this sample, block by block, of knots that are stored as filters are: (K, blocks, length, 16). One spline
+// reads the rows that it touches; of several, each touches all.
 template <class T>
 class Together {
  public:
   Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {
-    if (s.splines == 1) count = gather(w, s, 0, rows, shares);
-    for (; s.splines > 1 && count < s.dims * s.knots; count++) rows[count] = count;
+    if (s.splines == 1)
+      count = gather(w, s, 0, rows, shares);
+    else
+      for (count = 0; count < knot_rows(s); count++) rows[count] = count;
   }
 
   void mix(int64_t b, float* to) const {
     constexpr int MANY = 8;
-    Recipe recipe;
-    find(b, recipe);
     const T* from[MOST_ACTIVE];
-    for (int64_t a = 0; a < recipe.count; a++) {
-      from[a] = row(b, recipe.rows[a]);
+    float parts[MOST_ACTIVE][LANES];
+    find_shares(b, parts);
+    for (int64_t a = 0; a < count; a++) {
+      from[a] = knots + (rows[a] * s.output.blocks() + b) * s.length * LANES;
       for (int i = 0; s.weight.scale >= 0 && i < LANES; i++)
-        recipe.shares[a][i] *= w.scale(s.weight, recipe.rows[a] * s.rows + b * LANES + i);
+        parts[a][i] *= w.scale(s.weight, rows[a] * s.rows + b * LANES + i);
     }
     const int64_t length = s.length * LANES;
-    if (recipe.count >= 1 && recipe.count <= MANY)
-      return row_sum<T>(recipe.count, std::make_integer_sequence<int, MANY>())(from, recipe.shares, length, to);
+    if (count <= MANY) return row_sum<T>(count, std::make_integer_sequence<int, MANY>())(from, parts, length, to);
     for (int64_t j = 0; j < length; j += WIDTH) {
       Vector v{};
-      for (int64_t a = 0; a < recipe.count; a++) v += load(recipe.shares[a] + j % LANES) * load(from[a] + j);
+      for (int64_t a = 0; a < count; a++) v += load(parts[a] + j % LANES) * load(from[a] + j);
       store(to + j, v);
     }
   }
@@ -271,37 +266,25 @@ class Together {
   const Worker& w;
   const Step& s;
   const T* knots;
-  int64_t count = 0, rows[MOST_ACTIVE];  // that any block may touch
-  float shares[MOST_ACTIVE];             // of one spline
+  int64_t count, rows[MOST_ACTIVE];
+  float shares[MOST_ACTIVE];  // of one spline
 
-  const T* row(int64_t b, int64_t number) const {
-    return knots + (number * s.output.blocks() + b) * s.length * LANES;
-  }
-
-  void find(int64_t b, Recipe& recipe) const {
-    recipe.count = count;
-    std::copy(rows, rows + count, recipe.rows);
-    for (int64_t a = 0; a < count; a++)
-      std::fill(recipe.shares[a], recipe.shares[a] + LANES, s.splines == 1 ? shares[a] : 0.0f);
-    if (s.splines > 1) find_each(b, recipe);
-  }
-
-  // Rows that no filter of the block touches are left out.
-  void find_each(int64_t b, Recipe& recipe) const {
+  // How much of each row goes into each filter of a block
+  void find_shares(int64_t b, float (*parts)[LANES]) const {
+    for (int64_t a = 0; a < count; a++) std::fill(parts[a], parts[a] + LANES, s.splines == 1 ? shares[a] : 0.0f);
     const int64_t filters = std::min<int64_t>(LANES, s.output.channels - b * LANES);
     const int64_t per_spline = s.output.channels / s.splines;
-    bool touched[MOST_ACTIVE] = {};
-    for (int64_t f = 0; f < filters; f++) {
-      int64_t found[MOST_ACTIVE];
-      float parts[MOST_ACTIVE];
-      const int64_t some = gather(w, s, (b * LANES + f) / per_spline, found, parts);
-      for (int64_t a = 0; a < some; a++) recipe.shares[found[a]][f] = parts[a], touched[found[a]] = true;
-    }
-    recipe.count = 0;
-    for (int64_t a = 0; a < count; a++) {
-      if (!touched[a]) continue;
-      std::copy(recipe.shares[a], recipe.shares[a] + LANES, recipe.shares[recipe.count]);
-      recipe.rows[recipe.count++] = a;
+    for (int64_t f = 0; s.splines > 1 && f < filters; f++) {
+      int64_t touched[MOST_ACTIVE];
+      float found[MOST_ACTIVE];
+      const int64_t some = gather(w, s, (b * LANES + f) / per_spline, touched, found);
+      if (!s.based) {
+        for (int64_t a = 0; a < some; a++) parts[a][f] = found[a];
+        continue;
+      }
+      parts[0][f] = 1;
+      for (int64_t a = 0; a < some; a++)
+        if (a % s.knots) parts[a - a / s.knots][f] = found[a];
     }
   }
 };
@@ -354,7 +337,7 @@ class Apart {
       now.find(w, s, knots, b * LANES + p * WIDTH);
       float* y = to + p * WIDTH;
       for (int64_t j = 0; j < s.length; j += WIDTH) {
-        Vector r[WIDTH];
+        alignas(4 * WIDTH) Vector r[WIDTH];
         now.mix(j, r);
         exchange_all<1>(r);
 #pragma GCC unroll 16

@@ -142,10 +142,15 @@ def spline_convolution(
     mixed = Image(own=True) if layer.external else low.mixed
     knots = Numbers.of(layer, "knots")
     blocked = layer.splines > 1 and side_by_side(layer)
+    based = blocked and layer.dims > 1 and knots.scale is None and knots.values.dtype == torch.float32
+    if based:
+        knots = Numbers(with_base(knots.values, layer.dims))
     apart = layer.splines > 1 and not blocked
     blocks = filter_blocks(knots, operation.kernel, groups=operation.groups, apart=apart)
     weight = low.parameters.matrix(blocks)
-    mix = curves(low, Step(Kind.MIX, weight=weight, mixed=mixed, kept=layer.external, blocked=blocked), layer)
+    mix = curves(
+        low, Step(Kind.MIX, weight=weight, mixed=mixed, kept=layer.external, blocked=blocked, based=based), layer
+    )
     filters = padded(layer.filters)
     mix.rows, mix.groups = layer.filters if apart else filters, operation.groups
     mix.length = filter_length(operation.kernel, source.channels, layer.filters, operation.groups)
@@ -161,6 +166,15 @@ def spline_convolution(
 def side_by_side(layer: SplineLayer) -> bool:
     """Whether knots of several splines lie as filters do: all are read then, but none needs to be turned around."""
     return len(layer.knots) == layer.dims * (layer.spec.spline_degree + 1)
+
+
+def with_base(knots: Tensor, dims: int) -> Tensor:
+    """Knots (dims * K, ...) as the mean of all first ones, and what the others add: (1 + dims * (K - 1), ...).
+
+    Shares of a curve's knots add up to 1, so the first ones need not be read one by one.
+    """
+    curves = knots.unflatten(0, (dims, -1))
+    return torch.cat([curves[:, 0].mean(0, keepdim=True), (curves[:, 1:] - curves[:, :1]).flatten(0, 1)])
 
 
 def curves(low: Lowering, step: Step, layer: SplineLayer) -> Step:

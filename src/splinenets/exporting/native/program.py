@@ -145,6 +145,7 @@ class Step:
     decision_degree: int = 0
     kept: bool = False  # can be left out where the network is told the same as before
     blocked: bool = False  # knots of several splines, or decision parameters, lie as filters do
+    based: bool = False  # the first knots of all dims are one row, their mean, and the others are differences from them
     source: int = 0
     target: int = 0
     count: int = 0
