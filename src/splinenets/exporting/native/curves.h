@@ -373,8 +373,8 @@ inline void mix(const Worker& w, const Step& s) {
 
 // Whether the next step is the convolution that a step mixes filters for.
 inline bool mixes_for(const Step& s, const Step& next) {
-  return s.kind == MIX && (next.kind == CONV || next.kind == DEPTHWISE) && s.mixed == next.mixed && s.length == next.length &&
-         s.output.blocks() == next.output.blocks();
+  return s.kind == MIX && (next.kind == CONV || next.kind == DEPTHWISE) && s.mixed == next.mixed &&
+         s.length == next.length && s.output.blocks() == next.output.blocks();
 }
 
 // Both at once: a block of filters is mixed right before it is used. Filters that are not kept take one another's place, so

@@ -108,8 +108,8 @@ inline std::string layout() {
          FIELD(groups) + FIELD(inclusive) + FIELD(weight.type) + FIELD(weight.offset) + FIELD(weight.scale) + FIELD(sums) +
          FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) + FIELD(knots) +
          FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) + FIELD(closed) +
-         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(blocked) + FIELD(based) + FIELD(source) + FIELD(target) +
-         FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
+         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(blocked) + FIELD(based) + FIELD(source) +
+         FIELD(target) + FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
          "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
 }
 
