@@ -68,7 +68,10 @@ def body() -> nn.Module:
 def networks() -> Iterator[tuple[nn.Module, tuple[Tensor, ...], str]]:
     """Networks that together have every kind of step, what they are called with, and how they are stored."""
     images = torch.randn(4, 3, 8, 9)
-    for spec, knots in (("D(5)-C-R4", "float32"), ("H(4)-D-R3 diffusion=0.5", "int8"), ("H(3)-C-G2 closed", "bf16")):
+    for spec, knots in (
+        *(("D(5)-C-R4", "float32"), ("H(4)-D-R3 diffusion=0.5", "int8"), ("H(3)-C-G2 closed", "bf16")),
+        *(("D(2)-C-R3 dims=3", "float32"), ("D(2)-C-R3 dims=3", "int8")),
+    ):
         yield sn.convert(body(), spec, example=images, spread=0.3).eval(), (images,), knots
     yield sn.models.build("resnet8").eval(), (torch.randn(2, 3, 16, 16),), "float32"
     told = sn.condition(sn.convert(body(), "D(4)-X-R4 dims=2", example=None, spread=0.3), (0, 0), (360, 1))

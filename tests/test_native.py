@@ -95,6 +95,21 @@ def test_global_averaging():
         torch.testing.assert_close(engine(whole, images, 2)(images), whole(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [nn.Identity(), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.GELU(), Shortcut(nn.Hardswish())],
+    ids=lambda body: type(body).__name__,
+)
+def test_who_makes_an_image_adds_up_its_channels(body):
+    images = torch.randn(3, 20, 6, 5)
+    net = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(20, 4)).eval()
+    program = native_program(capture(deploy(net, images), images[:1], any_batch=False))
+    assert Kind.SUM not in program.steps["kind"]
+    for threads in (1, 2):
+        found = Engine(to_bytes(program, "{}"), threads)
+        torch.testing.assert_close(found(images[:1]), net(images[:1]), rtol=1e-4, atol=1e-5)
+
+
 class Mean(nn.Module):
     def forward(self, x):
         return x.mean((2, 3))
@@ -109,6 +124,8 @@ class Mean(nn.Module):
         "H(5)-D-R4 degree=4 diffusion=tree(2)",
         "H(3)-D-G2 degree=0 dims=2",
         "D(9)-D-R3 degree=8 raw",
+        "D(2)-C-R3 dims=3",
+        "D(3)-C-G2 dims=4",
     ],
 )
 def test_spline_layers(spec, knots):
@@ -334,6 +351,14 @@ def changed(content, which, **fields):
         (Kind.MIX, {"degree": 40}),
         (Kind.MIX, {"knots": 10**6}),
         (Kind.MIX, {"splines": 0}),
+        (Kind.MIX, {"blocked": 2}),
+        (Kind.MIX, {"blocked": 1, "dims": 30}),
+        (Kind.MIX, {"blocked": 1, "degree": 1}),
+        (Kind.MIX, {"blocked": 0, "based": 1}),
+        (Kind.MIX, {"blocked": 1, "splines": 3}),
+        (Kind.LOCATE, {"blocked": 1}),  # of a large image
+        (Kind.INPUT, {"sums": 2**27}),
+        (Kind.MAXPOOL, {"sums": 2**27}),
         (Kind.LOCATE, {"decision_knots": 10**6}),
         (Kind.LOCATE, {"basis": 2**27}),
         (Kind.LINEAR, {"weight__offset": 2}),

@@ -78,6 +78,8 @@ class Checker {
     for (int64_t size : {s.stride_h, s.stride_w, s.dilation_h, s.dilation_w}) between(size, 1, MOST_SIZE);
     for (int64_t degree : {s.degree, s.decision_degree}) between(degree, 0, MOST_DEGREE);
     between(s.kept, 0, 1);
+    between(s.blocked, 0, 1);
+    between(s.based, 0, 1);
     between(s.activation, 0, ACTIVATION_COUNT - 1);
     between(s.weight.type, 0, TYPE_COUNT - 1);
     for (int64_t place : {s.sums, s.mixed, s.narrow, s.basis}) between(place, -1, MOST_ARENA);
@@ -105,6 +107,11 @@ class Checker {
     require(size <= content.bytes && offset <= content.bytes - size, "it reaches beyond its parameters");
   }
 
+  // Sums of the channels of an image, where somebody asks for them
+  void sums(const Step& s, const Image& x) const {
+    if (s.sums >= 0) floats(s.sums, x.blocks() * LANES);
+  }
+
   void maybe(int64_t offset, int64_t count) const {
     if (offset != -1) parameters(offset, count, sizeof(float));
   }
@@ -120,6 +127,8 @@ class Checker {
   static bool covers(const Image& x, const Image& y) {
     return x.blocks() >= y.blocks() && x.height >= y.height && x.width >= y.width;
   }
+
+  static bool vector(const Image& x) { return x.height == 1 && x.width == 1; }
 
   // A window over an image with a border of this width
   static void window(const Step& s, int64_t border) {
@@ -167,7 +176,7 @@ class Checker {
     else
       parameters(s.weight.offset, filters, sizeof(float));
     maybe(s.bias, blocks * LANES);
-    if (s.sums >= 0) floats(s.sums, blocks * LANES);
+    sums(s, s.output);
     work += times({filters, s.output.height, s.output.width});
   }
 
@@ -186,7 +195,7 @@ class Checker {
   }
 
   void pool(const Step& s) {
-    image(s.input), image(s.output);
+    image(s.input), image(s.output), sums(s, s.output);
     require(s.input.blocks() >= s.output.blocks(), "channels do not fit");
     require(s.pad_h <= s.kernel_h && s.pad_w <= s.kernel_w, "padding is wider than the window");
     const auto reach = [](int64_t kernel, int64_t size) { return kernel ? std::min(kernel, size) : size; };
@@ -202,7 +211,7 @@ class Checker {
   }
 
   void pixelwise(const Step& s) const {
-    image(s.input), image(s.output);
+    image(s.input), image(s.output), sums(s, s.output);
     require(covers(s.input, s.output), "its input is too small");
     if (!s.other.exists()) return;
     image(s.other);
@@ -233,7 +242,9 @@ class Checker {
     const int64_t responses = times({s.output.channels, s.closed ? 2 : 1}), knots = std::max<int64_t>(s.decision_knots, 1);
     require(s.length >= length, "rows are too short");
     require(!s.decision_knots || s.decision_knots > s.decision_degree, "there is no such spline");
-    matrix(s.weight, times({knots, responses, s.length}), times({knots, responses}));
+    const int64_t rows = s.blocked ? round_up(responses, LANES) : responses;
+    require(!s.blocked || (vector(s.input) && !s.closed && !s.decision_knots), "decision parameters do not lie in blocks");
+    matrix(s.weight, times({knots, rows, s.length}), times({knots, rows}));
     maybe(s.bias, responses);
     if (s.sums >= 0) floats(s.sums, responses);
     if (s.narrow >= 0) floats(s.narrow, (length + 1) / 2);
@@ -254,13 +265,14 @@ class Checker {
     image(s.output);  // whose rows threads share
     spline(s), positions(s, times({s.splines, s.dims}));
     require(s.length % LANES == 0 && s.groups >= 1, "filters do not fit");
-    const int64_t filters = times({s.output.blocks(), s.length, LANES}), knots = times({s.dims, s.knots});
+    const int64_t filters = times({s.output.blocks(), s.length, LANES}), knots = knot_rows(s);
     floats(s.mixed, filters);
-    if (s.splines == 1) {
-      require(s.rows >= s.output.blocks() * LANES, "filters do not fit");
+    if (s.splines == 1 || s.blocked) {
+      require(s.rows >= s.output.blocks() * LANES && s.output.channels % s.splines == 0, "filters do not fit");
+      require(s.splines == 1 ? !s.based : s.knots == s.degree + 1, "filters of a block touch other knots");
       matrix(s.weight, times({knots, filters}), times({knots, s.rows}));
     } else {
-      require(s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES, "filters do not fit");
+      require(!s.based && s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES, "filters do not fit");
       require(s.rows >= 1, "filters do not fit");
       matrix(s.weight, times({s.rows, knots, s.length}), times({s.rows, knots}));
     }
@@ -270,7 +282,7 @@ class Checker {
   void kind(const Step& s) {
     switch (s.kind) {
       case INPUT:
-        return image(s.output);
+        return image(s.output), sums(s, s.output);
       case CONV:
       case DEPTHWISE:
         return convolution(s);

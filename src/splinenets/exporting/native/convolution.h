@@ -34,43 +34,12 @@ inline Share shared_blocks(const Worker& w, const Step& s) {
   return {mine.begin / s.output.height * many, (mine.end - 1) / s.output.height * many + many};
 }
 
-// Memory that will be read soon, so many rows of so many bytes: it comes while something else is computed, a few lines at
-// a time, because a processor waits for a few at once only.
-struct Ahead {
-  static constexpr int64_t LINE = 64;
-  int64_t count = 0, bytes = 0, at_a_time = 0, row = 0;
-  const char *next = nullptr, *end = nullptr;
-  const char* rows[2 * LANES * MOST_ACTIVE];
-
-  void clear() { count = row = 0, next = end = nullptr; }
-
-  // As many lines at a time as it takes to have all after so many times
-  void within(int64_t times) { at_a_time = count * ((bytes + LINE - 1) / LINE) / std::max<int64_t>(times, 1) + 1; }
-
-  void fetch() {
-    if (next >= end) {
-      if (row == count) return;
-      next = rows[row++], end = next + bytes;
-    }
-    const char* from = next;
-    next += at_a_time * LINE;
-    for (; from < next; from += LINE) __builtin_prefetch(from, 0, 2);
-  }
-};
-
-// Where the filters of some blocks lie, and what will be read after them; nullptr if nobody knows.
-struct Filters {
-  const float* first;
-  Ahead* ahead;
-};
-
 constexpr int MOST_APART = 8;  // pixels of a tile that need not lie side by side
 
 // Some pixels, and blocks of filters: where they read and write. What there is not is nullptr.
 struct Strip {
   const float *x, *w, *bias, *more;
   float *y, *channel_sums;
-  Ahead* ahead;
   Share channels;
   int64_t x_row, y_row, more_row;  // from a row of pixels to the next
   int64_t x_of[MOST_APART], y_of[MOST_APART], more_of[MOST_APART];  // of each pixel, where they do not lie side by side
@@ -137,14 +106,16 @@ void dense_tile(const Step& s, const Strip& at) {
 #pragma GCC unroll 24
       for (int t = 0; t < T; t++) sums[b][t][p] = start;
     }
-  for (int64_t kh = 0; kh < s.kernel_h; kh++)
-    for (int64_t kw = 0; kw < s.kernel_w; kw++) {
-      const float* tap = at.x + kh * s.dilation_h * s.input.row() + kw * s.dilation_w * LANES;
-      for (int64_t first = at.channels.begin; first < at.channels.end;) {
-        const float* pixel = tap + s.input.channel(first);
-        const int64_t count = std::min(LANES - first % LANES, at.channels.end - first);
-        first += count;
-        if (at.ahead) at.ahead->fetch();
+  // everything that does not change is computed beforehand: between two rounds of the inner loop nothing else has time
+  const int64_t high = s.kernel_h, wide = s.kernel_w, down = s.dilation_h * s.input.row(), right = s.dilation_w * LANES;
+  const int64_t block = s.input.block(), lane = at.channels.begin % LANES, channels = at.channels.end - at.channels.begin;
+  const float* row = at.x + at.channels.begin / LANES * block;
+  for (int64_t kh = 0; kh < high; kh++, row += down) {
+    const float* tap = row;
+    for (int64_t kw = 0; kw < wide; kw++, tap += right) {
+      const float* pixel = tap + lane;
+      int64_t count = std::min(LANES - lane, channels);
+      for (int64_t left = channels; left; left -= count, count = std::min<int64_t>(LANES, left), pixel += block - LANES) {
         for (const float* end = pixel + count; pixel < end; pixel++, w += LANES) {
           Vector filter[OB][PARTS];
 #pragma GCC unroll 2
@@ -162,6 +133,7 @@ void dense_tile(const Step& s, const Strip& at) {
         }
       }
     }
+  }
 #pragma GCC unroll 2
   for (int b = 0; b < OB; b++) finish<Pixels>(s, at, sums[b], b);
 }
@@ -276,32 +248,21 @@ inline void activate_row(const Step& s, float* y, float* channel_sums) {
     store(channel_sums, load(channel_sums) + all[p]);
 }
 
-// How often the tiles of so many rows turn to other channels.
-template <int OB>
-int64_t turns(const Step& s, const Strip& at, int64_t rows) {
-  constexpr int64_t most = most_pixels(OB);
-  const int64_t together = rows_together(s.output.width, most), channels = at.channels.end - at.channels.begin;
-  const int64_t tiles = ((rows + together - 1) / together) * ((s.output.width + most - 1) / most);
-  return tiles * s.kernel_h * s.kernel_w * ((channels + LANES - 1) / LANES);
-}
-
 // The rows of a block that a thread has.
 template <bool ONE_EACH, int OB>
-void strips(const Worker& w, const Step& s, int64_t b, Share rows, const Filters& filters) {
+void strips(const Worker& w, const Step& s, int64_t b, Share rows, const float* filters) {
   const bool later = s.activation > RELU6, fits = s.output.width % SUMS == 0 || s.output.width > 2 * SUMS;
   const bool by_row = s.stride_w == 1 && (MANY_REGISTERS || fits);
   float* channel_sums = s.sums < 0 ? nullptr : w.own(s.sums) + b * LANES;
   Strip at;
   at.x = w.start(s.input) - s.pad_h * s.input.row() - s.pad_w * LANES + (ONE_EACH ? b * s.input.block() : 0);
-  at.w = filters.first;
+  at.w = filters;
   at.y = w.start(s.output) + b * s.output.block();
   at.more = s.other.exists() ? w.start(s.other) + b * s.other.block() : nullptr;
   at.bias = s.bias < 0 ? nullptr : w.parameter<float>(s.bias) + b * LANES;
   at.channel_sums = later ? nullptr : channel_sums;
   at.channels = ONE_EACH ? Share{0, 0} : seen_channels(s, b);
   at.x_row = s.stride_h * s.input.row(), at.y_row = s.output.row(), at.more_row = s.other.row();
-  at.ahead = filters.ahead;
-  if (at.ahead) at.ahead->within(turns<OB>(s, at, rows.end - rows.begin));
   if (by_row)
     strips_by_row<ONE_EACH, OB>(s, at, rows);
   else
@@ -324,7 +285,7 @@ void strips(const Worker& w, const Step& s, F find) {
 
 template <class F>
 void convolve(const Worker& w, const Step& s, F find) {
-  if (s.sums >= 0) std::memset(w.own(s.sums), 0, s.output.blocks() * LANES * sizeof(float));
+  w.begin_sums(s, s.output);
   if (s.kind == DEPTHWISE)
     strips<true, 1>(w, s, find);
   else if (pairs(w, s))
@@ -335,7 +296,7 @@ void convolve(const Worker& w, const Step& s, F find) {
 
 inline void convolve(const Worker& w, const Step& s) {
   const float* all = s.mixed >= 0 ? w.own(s.mixed) : w.parameter<float>(s.weight.offset);
-  convolve(w, s, [&](Share blocks) -> Filters { return {all + blocks.begin * s.length * LANES, nullptr}; });
+  convolve(w, s, [&](Share blocks) { return all + blocks.begin * s.length * LANES; });
 }
 
 }  // namespace

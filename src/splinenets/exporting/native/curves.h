@@ -108,8 +108,7 @@ inline void project(const Worker& w, const Step& s) {
 }
 
 inline Vector proposal(const Step& s, Vector z) {
-  if (s.bounded)
-    for (int i = 0; i < WIDTH; i++) z[i] /= std::sqrt(1 + z[i] * z[i]);
+  if (s.bounded) z /= square_root(1 + z * z);
   return sigmoid(z * float(s.slope));
 }
 
@@ -132,10 +131,33 @@ void visit_coordinates(int64_t count, F f) {
   for (int64_t first = 0; first < count; first += LANES) f(first, std::min<int64_t>(LANES, count - first));
 }
 
+// A block of responses at once: their decision parameters lie beside each other, (blocks, length, 16).
+template <class T>
+void respond_block(const Worker& w, const Step& s, const T* theta, int64_t first, float* z) {
+  Vector even[PARTS] = {}, odd[PARTS] = {};  // one addition need not wait for the one before
+  theta += first * s.length;
+  for (int64_t b = 0; b < s.input.blocks(); b++) {
+    const float* x = w.start(s.input) + b * s.input.block();
+    for (int c = 0; c < LANES; c += 2, theta += 2 * LANES)
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) {
+        even[p] += x[c] * load(theta + p * WIDTH);
+        odd[p] += x[c + 1] * load(theta + LANES + p * WIDTH);
+      }
+  }
+  for (int p = 0; p < PARTS; p++) {
+    Vector all = even[p] + odd[p];
+    if (s.weight.scale >= 0) all *= load(w.parameter<float>(s.weight.scale) + first + p * WIDTH);
+    store(z + p * WIDTH, all);
+  }
+}
+
 // The responses of some coordinates, with their bias
 inline void find_responses(const Worker& w, const Step& s, int64_t first, int64_t count, float* z) {
   if (s.sums >= 0)
     for (int64_t i = 0; i < count; i++) z[i] = w.total(s.sums + first + i);
+  else if (s.blocked)
+    w.typed(s.weight, [&](auto* theta) { respond_block(w, s, theta, first, z); });
   else
     w.typed(s.weight, [&](auto* theta) {
       respond(w, s, theta, {first, first + count}, {0, s.input.units()}, {nullptr, 0}, z);
@@ -155,7 +177,7 @@ inline void find_position(const Worker& w, const Step& s) {
     }
     for (int64_t i = 0; s.diffusion != 1 && i < count; i++)
       positions[i] = diffuse(s, inherited(w, s, first + i), positions[i]);
-    for (int64_t i = 0; i < count; i++) w.start(s.output)[s.output.channel(first + i)] = positions[i];
+    std::copy(positions, positions + count, w.start(s.output) + s.output.channel(first));
     activate_knots(w, s, first, count, positions);
   });
 }
@@ -182,43 +204,62 @@ inline int64_t gather(const Worker& w, const Step& s, int64_t spline, int64_t* r
   return count;
 }
 
-// Filters of this sample, block by block. With one spline, knots are stored as filters are: (K, blocks, length, 16).
+// A sum of so many rows, in each of which every lane has a factor of its own.
+template <int COUNT, class T>
+void sum_rows(const T* const* from, const float (*shares)[LANES], int64_t length, float* to) {
+  Vector part[COUNT][PARTS];
+#pragma GCC unroll 8
+  for (int a = 0; a < COUNT; a++)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) part[a][p] = load(shares[a] + p * WIDTH);
+  for (int64_t j = 0; j < length; j += LANES)
+#pragma GCC unroll 4
+    for (int p = 0; p < PARTS; p++) {
+      Vector v = part[0][p] * load(from[0] + j + p * WIDTH);
+#pragma GCC unroll 8
+      for (int a = 1; a < COUNT; a++) v += part[a][p] * load(from[a] + j + p * WIDTH);
+      store(to + j + p * WIDTH, v);
+    }
+}
+
+template <class T>
+using SumRows = void (*)(const T* const*, const float (*)[LANES], int64_t, float*);
+
+template <class T, int... COUNT>
+SumRows<T> row_sum(int64_t count, std::integer_sequence<int, COUNT...>) {
+  static constexpr SumRows<T> sums[] = {sum_rows<COUNT + 1, T>...};
+  return sums[count - 1];
+}
+
+// Filters of this sample, block by block, of knots that are stored as filters are: (K, blocks, length, 16). One spline
+// reads the rows that it touches; of several, each touches all.
 template <class T>
 class Together {
  public:
-  Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) { count = gather(w, s, 0, rows, shares); }
-
-  void mix(int64_t b, float* to, Ahead*) const {  // a few long rows, which processors foresee by themselves
-    const T* from[MOST_ACTIVE];
-    Vector part[MOST_ACTIVE][PARTS];
-    for (int64_t a = 0; a < count; a++) {
-      from[a] = row(b, a);
-      for (int p = 0; p < PARTS; p++) {
-        const int64_t first = rows[a] * s.rows + b * LANES + p * WIDTH;
-        part[a][p] = Vector{} + shares[a];
-        if (s.weight.scale >= 0) part[a][p] *= load(w.parameter<float>(s.weight.scale) + first);
-      }
-    }
-    const int64_t block = s.length * LANES;
-    if (count == 3)
-      for (int64_t j = 0; j < block; j += LANES)
-#pragma GCC unroll 4
-        for (int p = 0; p < PARTS; p++) {
-          const int64_t place = j + p * WIDTH;
-          store(to + place, part[0][p] * load(from[0] + place) + part[1][p] * load(from[1] + place) +
-                                     part[2][p] * load(from[2] + place));
-        }
+  Together(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {
+    if (s.splines == 1)
+      count = gather(w, s, 0, rows, shares);
     else
-      for (int64_t j = 0; j < block; j += WIDTH) {
-        Vector v{};
-        for (int64_t a = 0; a < count; a++) v += part[a][j % LANES / WIDTH] * load(from[a] + j);
-        store(to + j, v);
-      }
+      for (count = 0; count < knot_rows(s); count++) rows[count] = count;
   }
 
-  void announce(int64_t b, Ahead& ahead) const {
-    ahead.bytes = s.length * LANES * int64_t(sizeof(T));
-    for (int64_t a = 0; a < count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(row(b, a));
+  void mix(int64_t b, float* to) const {
+    constexpr int MANY = 8;
+    const T* from[MOST_ACTIVE];
+    float parts[MOST_ACTIVE][LANES];
+    find_shares(b, parts);
+    for (int64_t a = 0; a < count; a++) {
+      from[a] = knots + (rows[a] * s.output.blocks() + b) * s.length * LANES;
+      for (int i = 0; s.weight.scale >= 0 && i < LANES; i++)
+        parts[a][i] *= w.scale(s.weight, rows[a] * s.rows + b * LANES + i);
+    }
+    const int64_t length = s.length * LANES;
+    if (count <= MANY) return row_sum<T>(count, std::make_integer_sequence<int, MANY>())(from, parts, length, to);
+    for (int64_t j = 0; j < length; j += WIDTH) {
+      Vector v{};
+      for (int64_t a = 0; a < count; a++) v += load(parts[a] + j % LANES) * load(from[a] + j);
+      store(to + j, v);
+    }
   }
 
  private:
@@ -226,22 +267,38 @@ class Together {
   const Step& s;
   const T* knots;
   int64_t count, rows[MOST_ACTIVE];
-  float shares[MOST_ACTIVE];
+  float shares[MOST_ACTIVE];  // of one spline
 
-  const T* row(int64_t b, int64_t a) const { return knots + (rows[a] * s.output.blocks() + b) * s.length * LANES; }
+  // How much of each row goes into each filter of a block
+  void find_shares(int64_t b, float (*parts)[LANES]) const {
+    for (int64_t a = 0; a < count; a++) std::fill(parts[a], parts[a] + LANES, s.splines == 1 ? shares[a] : 0.0f);
+    const int64_t filters = std::min<int64_t>(LANES, s.output.channels - b * LANES);
+    const int64_t per_spline = s.output.channels / s.splines;
+    for (int64_t f = 0; s.splines > 1 && f < filters; f++) {
+      int64_t touched[MOST_ACTIVE];
+      float found[MOST_ACTIVE];
+      const int64_t some = gather(w, s, (b * LANES + f) / per_spline, touched, found);
+      if (!s.based) {
+        for (int64_t a = 0; a < some; a++) parts[a][f] = found[a];
+        continue;
+      }
+      parts[0][f] = 1;
+      for (int64_t a = 0; a < some; a++)
+        if (a % s.knots) parts[a - a / s.knots][f] = found[a];
+    }
+  }
 };
 
 // Some filters, as many as a register holds, each with the rows that its own spline touches.
 template <class T>
 struct Touched {
-  int64_t first = -1, filters = 0, count = 0;
+  int64_t filters = 0, count = 0;
   const T* from[WIDTH][MOST_ACTIVE];
   float shares[WIDTH][MOST_ACTIVE];
 
-  void find(const Worker& w, const Step& s, const T* knots, int64_t wanted) {
-    if (first == wanted) return;
+  void find(const Worker& w, const Step& s, const T* knots, int64_t first) {
     const int64_t all = s.dims * s.knots, per_spline = s.rows / s.splines;
-    first = wanted, filters = std::max<int64_t>(0, std::min<int64_t>(WIDTH, s.rows - first));
+    filters = std::max<int64_t>(0, std::min<int64_t>(WIDTH, s.rows - first));
     for (int64_t f = 0; f < filters; f++) {
       int64_t rows[MOST_ACTIVE];
       count = gather(w, s, (first + f) / per_spline, rows, shares[f]);
@@ -268,20 +325,19 @@ struct Touched {
   }
 };
 
-// With several splines, knots are stored filter by filter, (filters, K, length), and filters meet in blocks afterwards.
+// Where knots of several splines are stored filter by filter, (filters, K, length), filters meet in blocks afterwards.
 template <class T>
 class Apart {
  public:
   Apart(const Worker& w, const Step& s, const T* knots) : w(w), s(s), knots(knots) {}
 
-  void mix(int64_t b, float* to, Ahead* ahead) {  // short rows in many places, which no processor foresees
-    if (ahead) ahead->within(s.length / WIDTH * PARTS);
+  void mix(int64_t b, float* to) const {
+    Touched<T> now;
     for (int p = 0; p < PARTS; p++) {
-      const Touched<T>& now = touched(b, p);
+      now.find(w, s, knots, b * LANES + p * WIDTH);
       float* y = to + p * WIDTH;
       for (int64_t j = 0; j < s.length; j += WIDTH) {
-        if (ahead) ahead->fetch();
-        Vector r[WIDTH];
+        alignas(4 * WIDTH) Vector r[WIDTH];
         now.mix(j, r);
         exchange_all<1>(r);
 #pragma GCC unroll 16
@@ -290,26 +346,10 @@ class Apart {
     }
   }
 
-  void announce(int64_t b, Ahead& ahead) {
-    ahead.bytes = s.length * int64_t(sizeof(T));
-    for (int p = 0; p < PARTS; p++) {
-      const Touched<T>& next = touched(b, p);
-      for (int64_t f = 0; f < next.filters; f++)
-        for (int64_t a = 0; a < next.count; a++) ahead.rows[ahead.count++] = reinterpret_cast<const char*>(next.from[f][a]);
-    }
-  }
-
  private:
   const Worker& w;
   const Step& s;
   const T* knots;
-  Touched<T> found[2][PARTS];  // of blocks with even and odd numbers
-
-  const Touched<T>& touched(int64_t b, int p) {
-    Touched<T>& rows = found[b % 2][p];
-    rows.find(w, s, knots, b * LANES + p * WIDTH);
-    return rows;
-  }
 };
 
 // f(what mixes the filters of a step)
@@ -317,7 +357,7 @@ template <class F>
 void with_mixer(const Worker& w, const Step& s, F f) {
   w.typed(s.weight, [&](auto* knots) {
     typedef std::remove_cv_t<std::remove_pointer_t<decltype(knots)>> T;
-    if (s.splines == 1)
+    if (s.splines == 1 || s.blocked)
       f(Together<T>(w, s, knots));
     else
       f(Apart<T>(w, s, knots));
@@ -327,34 +367,24 @@ void with_mixer(const Worker& w, const Step& s, F f) {
 inline void mix(const Worker& w, const Step& s) {
   const Share mine = shared_blocks(w, s);
   with_mixer(w, s, [&](auto mixer) {
-    Ahead ahead;
-    for (int64_t b = mine.begin; b < mine.end; b++) {
-      ahead.clear();
-      if (b + 1 < mine.end) mixer.announce(b + 1, ahead);
-      mixer.mix(b, w.own(s.mixed) + b * s.length * LANES, &ahead);
-    }
+    for (int64_t b = mine.begin; b < mine.end; b++) mixer.mix(b, w.own(s.mixed) + b * s.length * LANES);
   });
 }
 
 // Whether the next step is the convolution that a step mixes filters for.
 inline bool mixes_for(const Step& s, const Step& next) {
-  return s.kind == MIX && next.kind == CONV && s.mixed == next.mixed && s.length == next.length &&
-         s.output.blocks() == next.output.blocks();
+  return s.kind == MIX && (next.kind == CONV || next.kind == DEPTHWISE) && s.mixed == next.mixed &&
+         s.length == next.length && s.output.blocks() == next.output.blocks();
 }
 
-// Both at once: while a block is convolved, the knots of the next come from memory. Filters that are not kept take one
-// another's place, so that they never leave the cache.
+// Both at once: a block of filters is mixed right before it is used. Filters that are not kept take one another's place, so
+// that they never leave the cache.
 inline void convolve_mixed(const Worker& w, const Step& s, const Step& next) {
-  const Share mine = shared_blocks(w, next);
   with_mixer(w, s, [&](auto mixer) {
-    Ahead ahead;
-    convolve(w, next, [&](Share blocks) -> Filters {
+    convolve(w, next, [&](Share blocks) {
       float* first = w.own(s.mixed) + (s.kept ? blocks.begin * s.length * LANES : 0);
-      for (int64_t b = blocks.begin; b < blocks.end; b++)
-        mixer.mix(b, first + (b - blocks.begin) * s.length * LANES, nullptr);
-      ahead.clear();
-      for (int64_t b = blocks.end; b < std::min(mine.end, 2 * blocks.end - blocks.begin); b++) mixer.announce(b, ahead);
-      return {first, ahead.count ? &ahead : nullptr};
+      for (int64_t b = blocks.begin; b < blocks.end; b++) mixer.mix(b, first + (b - blocks.begin) * s.length * LANES);
+      return static_cast<const float*>(first);
     });
   });
 }

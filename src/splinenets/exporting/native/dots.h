@@ -71,6 +71,8 @@ inline double sum_of(Wide v) {
   return all;
 }
 
+constexpr int64_t NEXT = 2048;  // bytes from those that are multiplied to those that should be on their way from memory
+
 // A lane grows by 2 * 127 * 32767 in a step, so it is emptied after 128 of them.
 template <int R>
 void multiply_whole(const int16_t* x, int64_t begin, int64_t end, const int8_t* const* rows, float* answers) {
@@ -81,7 +83,10 @@ void multiply_whole(const int16_t* x, int64_t begin, int64_t end, const int8_t* 
     for (int r = 0; r < R; r++) sums[r] = no_sums();
     for (int64_t j = start; j < stop; j += STEP_BYTES)
 #pragma GCC unroll 3
-      for (int r = 0; r < R; r++) sums[r] = multiply_add(sums[r], rows[r] + j, x + (j - begin));
+      for (int r = 0; r < R; r++) {
+        __builtin_prefetch(rows[r] + j + NEXT, 0, 2);
+        sums[r] = multiply_add(sums[r], rows[r] + j, x + (j - begin));
+      }
     for (int r = 0; r < R; r++) all[r] += sum_of(sums[r]);
   }
   for (int r = 0; r < R; r++) answers[r] = float(all[r]);

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#if defined(__AVX2__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -34,6 +34,17 @@ inline float sum(Vector v) {
   for (int half = WIDTH / 2; half; half /= 2)
     for (int i = 0; i < half; i++) parts[i] += parts[i + half];
   return parts[0];
+}
+
+inline Vector square_root(Vector v) {
+#if defined(__AVX512F__)  // compilers take roots one by one, because of what C does with negative numbers
+  return _mm512_sqrt_ps(v);
+#elif defined(__AVX__)
+  return _mm256_sqrt_ps(v);
+#else
+  for (int i = 0; i < WIDTH; i++) v[i] = std::sqrt(v[i]);
+  return v;
+#endif
 }
 
 inline Vector minimum(Vector v, float most) { return v > Vector{} + most ? Vector{} + most : v; }

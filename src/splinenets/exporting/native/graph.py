@@ -12,7 +12,7 @@ from torch.fx.node import Argument
 
 from ..capture import Capture
 from .parameters import Parameters
-from .program import LANES, Image, Kind, Pair, Program, Step, Told, assemble
+from .program import ADDING, LANES, NOWHERE, Image, Kind, Pair, Program, Step, Told, assemble
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Lowering:
         found = self.found[node]
         if isinstance(found, Sparse | Padded):
             found = self.found[node] = self.written(node, found)
-            if before is not None:
-                self.steps.insert(self.steps.index(before), self.steps.pop())
+            if before is not None:  # a convolution and what mixes its filters stay together
+                self.steps.insert(self.steps.index(before) - (before.mixed is not NOWHERE), self.steps.pop())
         if isinstance(found, Last) and found.image.shape[1:] == (1, 1):
             return found.image
         if not isinstance(found, Image):
@@ -149,10 +149,10 @@ class Lowering:
         return self.pooled[x]
 
     def fuse_sums(self) -> None:
-        """A convolution adds up its channels itself, while it has them at hand."""
+        """What makes an image adds up its channels itself, while it has them at hand."""
         for step in [s for s in self.steps if s.kind == Kind.SUM]:
             maker = self.maker[step.input]
-            if maker.kind in (Kind.CONV, Kind.DEPTHWISE):
+            if maker.kind in ADDING:
                 maker.sums = step.sums
                 self.steps.remove(step)
 

@@ -68,6 +68,7 @@ inline Taps column_taps(const Step& s, int64_t x, bool border = false) {
 template <class Add, class Part_of>
 void pool(const Worker& w, const Step& s, float start, Add add, Part_of share) {
   const Share mine = w.share(s.output.units());
+  w.begin_sums(s, s.output);
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const float* block = w.start(s.input) + unit / s.output.height * s.input.block();
     const int64_t y = unit % s.output.height;
@@ -86,6 +87,7 @@ void pool(const Worker& w, const Step& s, float start, Add add, Part_of share) {
         store(to + p * WIDTH, activate(all * factor, s));
       }
     }
+    w.add_row(s, s.output, unit);
   }
 }
 
@@ -107,18 +109,9 @@ inline void pool_average(const Worker& w, const Step& s) {
 
 // Every thread's part of the sum of each channel.
 inline void add_up(const Worker& w, const Step& s) {
-  std::memset(w.own(s.sums), 0, s.input.blocks() * LANES * sizeof(float));
+  w.begin_sums(s, s.input);
   const Share mine = w.share(s.input.units());
-  for (int64_t unit = mine.begin; unit < mine.end; unit++) {
-    const float* x = w.row(s.input, unit);
-    float* to = w.own(s.sums) + unit / s.input.height * LANES;
-    Vector all[2][PARTS] = {};  // one addition need not wait for the one before
-    for (int64_t i = 0; i < s.input.width; i++)
-#pragma GCC unroll 4
-      for (int p = 0; p < PARTS; p++) all[i % 2][p] += load(x + i * LANES + p * WIDTH);
-    for (int p = 0; p < LANES; p += WIDTH)
-      store(to + p, load(to + p) + (all[0][p / WIDTH] + all[1][p / WIDTH]));
-  }
+  for (int64_t unit = mine.begin; unit < mine.end; unit++) w.add_row(s, s.input, unit);
 }
 
 inline void mean(const Worker& w, const Step& s) {
@@ -147,6 +140,7 @@ template <class F>
 void pixelwise(const Worker& w, const Step& s, F f) {
   const Share mine = w.share(s.output.units());
   const bool one = s.other.height == 1 && s.other.width == 1;
+  w.begin_sums(s, s.output);
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const int64_t b = unit / s.output.height, h = unit % s.output.height;
     const float* x = w.start(s.input) + b * s.input.block() + h * s.input.row();
@@ -156,6 +150,7 @@ void pixelwise(const Worker& w, const Step& s, F f) {
       const Vector other = more ? load(more + (one ? i % LANES : i)) : Vector{};
       store(y + i, activate(f(load(x + i), other, b * LANES + i % LANES), s));
     }
+    w.add_row(s, s.output, unit);
   }
 }
 
@@ -276,6 +271,7 @@ inline void copy(const Worker& w, const Step& s) {
 inline void input(const Worker& w, const Step& s, const float* image) {
   const Image& y = s.output;
   const Share mine = w.share(y.units());
+  w.begin_sums(s, y);
   for (int64_t unit = mine.begin; unit < mine.end; unit++) {
     const int64_t first = unit / y.height * LANES, count = std::min<int64_t>(LANES, y.channels - first);
     const float* from = image + (first * y.height + unit % y.height) * y.width;
@@ -284,6 +280,7 @@ inline void input(const Worker& w, const Step& s, const float* image) {
       for (int p = 0; count < LANES && p < LANES; p += WIDTH) store(to + p, Vector{});
       for (int64_t lane = 0; lane < count; lane++) to[lane] = from[lane * y.height * y.width + i];
     }
+    w.add_row(s, y, unit);
   }
 }
 

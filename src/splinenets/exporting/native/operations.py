@@ -140,11 +140,17 @@ def spline_convolution(
 ) -> Image:
     """Filters are mixed, then they convolve. Those that depend on conditions alone stay until another is told."""
     mixed = Image(own=True) if layer.external else low.mixed
-    apart = layer.splines > 1
     knots = Numbers.of(layer, "knots")
+    blocked = layer.splines > 1 and side_by_side(layer)
+    based = blocked and layer.dims > 1 and knots.scale is None and knots.values.dtype == torch.float32
+    if based:
+        knots = Numbers(with_base(knots.values, layer.dims))
+    apart = layer.splines > 1 and not blocked
     blocks = filter_blocks(knots, operation.kernel, groups=operation.groups, apart=apart)
     weight = low.parameters.matrix(blocks)
-    mix = curves(low, Step(Kind.MIX, weight=weight, mixed=mixed, kept=layer.external), layer)
+    mix = curves(
+        low, Step(Kind.MIX, weight=weight, mixed=mixed, kept=layer.external, blocked=blocked, based=based), layer
+    )
     filters = padded(layer.filters)
     mix.rows, mix.groups = layer.filters if apart else filters, operation.groups
     mix.length = filter_length(operation.kernel, source.channels, layer.filters, operation.groups)
@@ -155,6 +161,20 @@ def spline_convolution(
     step = Step(Kind.CONV, bias=low.parameters.channels(layer.bias), mixed=mixed)
     mix.output = convolve(low, source, output, operation, step)  # threads mix what they will convolve with
     return mix.output
+
+
+def side_by_side(layer: SplineLayer) -> bool:
+    """Whether knots of several splines lie as filters do: all are read then, but none needs to be turned around."""
+    return len(layer.knots) == layer.dims * (layer.spec.spline_degree + 1)
+
+
+def with_base(knots: Tensor, dims: int) -> Tensor:
+    """Knots (dims * K, ...) as the mean of all first ones, and what the others add: (1 + dims * (K - 1), ...).
+
+    Shares of a curve's knots add up to 1, so the first ones need not be read one by one.
+    """
+    curves = knots.unflatten(0, (dims, -1))
+    return torch.cat([curves[:, 0].mean(0, keepdim=True), (curves[:, 1:] - curves[:, :1]).flatten(0, 1)])
 
 
 def curves(low: Lowering, step: Step, layer: SplineLayer) -> Step:
@@ -202,8 +222,13 @@ def locate(low: Lowering, layer: SplineLayer, found: Found, parent: Argument, di
         step.decision_degree = projection.degree
         numbers = numbers.again(projection.degree) if projection.closed else numbers
         step.decision_knots = len(numbers.values)
-    rows = image_rows(numbers.channels_first(features.channels) if last else numbers, features.shape)
-    step.weight, step.length = low.parameters.matrix(rows), rows.values.shape[-1]
+    if features.own and not (projection.hierarchical or projection.closed) and len(numbers.values) >= LANES // 2:
+        rows = filter_blocks(numbers, POINTWISE.kernel)
+        step.blocked, step.length = True, rows.values.shape[-2]
+    else:
+        rows = image_rows(numbers.channels_first(features.channels) if last else numbers, features.shape)
+        step.length = rows.values.shape[-1]
+    step.weight = low.parameters.matrix(rows)
     if parent is not None:
         inherited = low.image(parent)
         matrix = matching(layer, inherited.channels)

@@ -46,6 +46,12 @@ class Kind(IntEnum):
 ALONE = (Kind.MEAN, Kind.LOCATE, Kind.MIX, Kind.TELL, Kind.PLACE)  # what threads do without waiting for each other
 
 
+ADDING = (  # what can add up the channels of the image that it makes
+    *(Kind.INPUT, Kind.CONV, Kind.DEPTHWISE, Kind.MAXPOOL, Kind.AVGPOOL),
+    *(Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.AFFINE),
+)
+
+
 class Activation(IntEnum):
     """What becomes of a step's numbers at its end."""
 
@@ -138,6 +144,8 @@ class Step:
     decision_knots: int = 0
     decision_degree: int = 0
     kept: bool = False  # can be left out where the network is told the same as before
+    blocked: bool = False  # knots of several splines, or decision parameters, lie as filters do
+    based: bool = False  # the first knots of all dims are one row, their mean, and the others are differences from them
     source: int = 0
     target: int = 0
     count: int = 0

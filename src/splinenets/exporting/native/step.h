@@ -66,6 +66,8 @@ struct Step {
   int64_t length;                              // of a row
   int64_t matching, bounded, closed, decision_knots, decision_degree;
   int64_t kept;                   // whether it can be left out where the network is told the same as before
+  int64_t blocked;                // whether knots of several splines, or decision parameters, lie as filters do
+  int64_t based;                  // whether the dims' first knots are one row, their mean, and others differ from them
   int64_t source, target, count;  // of channels that are copied: from where, to where, how many
   double diffusion, slope, epsilon;
 };
@@ -83,6 +85,9 @@ inline Share seen_channels(const Step& s, int64_t block) {
   const int64_t last = std::min((block + 1) * LANES, s.output.channels) - 1;
   return {block * LANES / filters * channels, (last / filters + 1) * channels};
 }
+
+// The rows of knots that each filter has
+inline int64_t knot_rows(const Step& s) { return s.based ? 1 + s.dims * (s.knots - 1) : s.dims * s.knots; }
 
 // The layout of a step as the program must have it, a line for each field: its name, where it begins, its type and size
 #define TEXT_OF(...) #__VA_ARGS__
@@ -103,8 +108,8 @@ inline std::string layout() {
          FIELD(groups) + FIELD(inclusive) + FIELD(weight.type) + FIELD(weight.offset) + FIELD(weight.scale) + FIELD(sums) +
          FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) + FIELD(knots) +
          FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) + FIELD(closed) +
-         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(source) + FIELD(target) + FIELD(count) + FIELD(diffusion) +
-         FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
+         FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(blocked) + FIELD(based) + FIELD(source) +
+         FIELD(target) + FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
          "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
 }
 

@@ -85,6 +85,24 @@ struct Worker {
     return start(x) + unit / x.height * x.block() + unit % x.height * x.row();
   }
 
+  // Sums of channels, where somebody asks for them: they begin at 0, and get one complete row of an image after the other.
+  void begin_sums(const Step& s, const Image& x) const {
+    if (s.sums >= 0) std::memset(own(s.sums), 0, x.blocks() * LANES * sizeof(float));
+  }
+
+  void add_row(const Step& s, const Image& x, int64_t unit) const {
+    if (s.sums < 0) return;
+    const float* from = row(x, unit);
+    float* to = own(s.sums) + unit / x.height * LANES;
+    Vector even[PARTS] = {}, odd[PARTS] = {};  // one addition need not wait for the one before
+    int64_t i = 0;
+    for (; i + 2 <= x.width; i += 2, from += 2 * LANES)
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p++) even[p] += load(from + p * WIDTH), odd[p] += load(from + LANES + p * WIDTH);
+    for (int p = 0; p < PARTS; p++, to += WIDTH)
+      store(to, load(to) + even[p] + (i < x.width ? odd[p] + load(from + p * WIDTH) : odd[p]));
+  }
+
   // What all threads have added up together.
   float total(int64_t offset) const {
     float sum = 0;
