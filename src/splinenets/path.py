@@ -100,8 +100,11 @@ class State:
         self.given: dict[str, Tensor] | None = None  # positions from outside by name, (N, dims) each
 
 
-class ThreadState(threading.local, State):
-    """The same, one for each thread."""
+class ThreadState(threading.local):
+    """One for each thread."""
+
+    def __init__(self) -> None:
+        self.state = State()
 
 
 class Path:
@@ -122,7 +125,7 @@ class Path:
     @property
     def state(self) -> State:
         """What is going on, as seen from here."""
-        return self.traced if torch.compiler.is_compiling() else self.of_thread
+        return self.traced if torch.compiler.is_compiling() else self.of_thread.state
 
     def enter(self, module: nn.Module, args: object) -> None:
         """Begin a run: a forward pre-hook."""

@@ -261,4 +261,4 @@ def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:
     paths = list({id(level.path): level.path for level in levels}.values())
     if torch.compiler.is_compiling():
         return [path.traced for path in paths]
-    return [path.of_thread for path in paths] + ([path.traced for path in paths] if compiled else [])
+    return [path.of_thread.state for path in paths] + ([path.traced for path in paths] if compiled else [])
