@@ -166,7 +166,7 @@ def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> Exported
 def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_rows: bool, input: Tensor) -> Tensor:
     """What ``layer`` computes, as one node; in its plain form where it is not one convolution or matrix product."""
     x = layer.check_input(input)
-    parent, level = layer.path.parent(layer)
+    parent, level = layer.path.parent(layer, layer.path.state)
     if not layer.needs_parent:
         parent = None
     given = _given(layer)
@@ -176,7 +176,7 @@ def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_r
         return plain(layer, input)
     shape = list(_output_shape(layer, x))
     y, position = LAYER(x, parent, given, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
-    layer.path.visit(layer, position, None)
+    layer.path.visit(layer, position, None, layer.path.state)
     return y
 
 

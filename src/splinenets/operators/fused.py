@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ library.define(
 ops = torch.ops.splinenets
 # kernel (2), stride (2), margins (top, bottom, left, right), dilation (2), splines, dims, degree
 Setting: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]
-_Given = TypeVar("_Given", Tensor, Tensor | None)
 
 
 def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> Tensor:
@@ -45,8 +44,13 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     """
     assert isinstance(operation, Convolution)
     numbers = dtype_of(x)
-    x = x if x.dtype is numbers else x.to(numbers)
-    inputs = (x, _float(position), _float(curves.knots), _float(curves.base), _float(bias))
+    inputs = (
+        x if x.dtype is numbers else x.to(numbers),
+        position.float(),
+        curves.knots.float(),
+        None if curves.base is None else curves.base.float(),
+        None if bias is None else bias.float(),
+    )
     learning = torch.is_grad_enabled()
     if torch.compiler.is_compiling():
         operator = ops.conv2d if learning else ops.conv2d_inference
@@ -54,10 +58,6 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
     setting = (*_setting(operation), *curves[2:5])
     # outside of graphs what is behind the operators: the way through torch's dispatcher takes time
     return _Differentiable.apply(*inputs, setting) if learning else _infer(*inputs, setting)  # type: ignore[no-untyped-call,arg-type]
-
-
-def _float(t: _Given) -> _Given:
-    return t if t is None or t.dtype is torch.float32 else t.float()
 
 
 def why_not(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> str:
