@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .files import Json
-from .histograms import conditional_entropy, entropy, sum_by_class
+from .histograms import conditional_entropy, count_by_class, entropy
 from .regularizer import join
 from .tables import html_table, text_table
 from .tracing import Positions
@@ -209,11 +209,6 @@ def _judge_layer(name: str, own: _Measures, before: Sequence[Tensor], samples: i
     )
 
 
-def histogram(position: Tensor, bins: int = 50) -> Tensor:
-    """How many positions lie in each bin, all splines together: (N, ...) -> (bins,)."""
-    return torch.bincount((position.flatten() * bins).long().clamp(0, bins - 1), minlength=bins)
-
-
 def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor:
     if labels is None:
         return torch.zeros(samples, dtype=torch.long, device=device)
@@ -270,12 +265,6 @@ def information(position: Tensor, group: Tensor) -> Tensor:
     whole = counts.sum(0)
     surplus = (counts > 0).sum((0, -1)) - (whole > 0).sum(-1) - classes + 1
     return (entropy(whole) - conditional_entropy(counts, per_class) - surplus / (2 * samples)).clamp(min=0)
-
-
-def count_by_class(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
-    """A plain histogram for each group: (N, C), (N,) -> (groups, C, bins)."""
-    cell = (position * bins).long().clamp(max=bins - 1)
-    return sum_by_class(torch.ones_like(position).unsqueeze(0), cell, group, groups, bins)
 
 
 def _split_in_two(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:

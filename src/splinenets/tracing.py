@@ -139,14 +139,14 @@ class Positions(dict[str, Tensor]):
         )
 
 
-def _summary(position: Tensor, bins: int = 20) -> tuple[str, ...]:
+def _summary(position: Tensor) -> tuple[str, ...]:
     """Sizes of positions (N, S) or (N, S, dims), and their histogram as small bars."""
     numbers = position.detach().float().flatten()
     numbers = numbers[numbers.isfinite()].cpu()
     sizes = (f"{len(position):,}", " x ".join(map(str, position.shape[1:])))
     if not len(numbers):
         return (*sizes, "-", "-", "")
-    counts = torch.histc(numbers, bins, 0, 1)
+    counts = torch.histc(numbers, 20, 0, 1)
     shares = (counts / counts.max().clamp_min(1)).tolist()
     return (*sizes, f"{numbers.mean():.2f}", f"{numbers.std(correction=0):.2f}", bars(shares))
 
