@@ -15,7 +15,7 @@ from torch import Tensor
 from .files import Json
 from .histograms import conditional_entropy, count_by_class, entropy
 from .regularizer import join
-from .tables import html_table, text_table
+from .tables import html_table, some, text_table
 from .tracing import Positions
 
 # Verdict -> what it means and what to try. The paper's figure 4 draws them.
@@ -109,7 +109,7 @@ class Health:
         layers: dict[str, list[str]] = {}
         for layer in self.unhealthy:
             layers.setdefault(layer.verdict, []).append(layer.layer)
-        return ". ".join(f"In {_named(names)} {ADVICE[verdict]}" for verdict, names in layers.items())
+        return ". ".join(f"In {some(names, 4, ' layers')} {ADVICE[verdict]}" for verdict, names in layers.items())
 
     def __getitem__(self, name: str) -> LayerHealth:
         for layer in self.layers:
@@ -133,10 +133,6 @@ class Health:
 
     def _advice(self) -> list[str]:
         return [f"{verdict}: {ADVICE[verdict]}" for verdict in dict.fromkeys(layer.verdict for layer in self.unhealthy)]
-
-
-def _named(layers: Sequence[str], most: int = 4) -> str:
-    return ", ".join(layers[:most]) + (f" and {len(layers) - most} more layers" if len(layers) > most else "")
 
 
 History = Sequence["Mapping[str, Tensor] | Health"]

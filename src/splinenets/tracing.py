@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .path import Level, Path, State, Visit, has_graphs
 from .tables import bars, html_table
@@ -81,6 +82,16 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that end with a with block."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def run_example(net: nn.Module, example: object) -> Any:

@@ -25,6 +25,7 @@ from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution, strategy
 from ..path import nearest_positions
 from ..projection import External, FoldedProjection
+from ..tracing import hooked
 
 IMAGES, LOGITS = "images", "logits"  # the names of the first input and of the output; other inputs are conditions
 library = torch.library.Library("splinenets", "FRAGMENT")
@@ -272,7 +273,7 @@ def naming_layers(net: nn.Module) -> Iterator[Obstacles]:
 
         handles += [module.register_forward_pre_hook(enter, prepend=True), module.register_forward_hook(leave)]
     try:
-        with _quietly():
+        with hooked(handles), _quietly():
             yield obstacles
     except (ImportError, OSError, MemoryError):
         raise
@@ -281,9 +282,6 @@ def naming_layers(net: nn.Module) -> Iterator[Obstacles]:
         kind = type(net.get_submodule(name)).__name__.removeprefix("Parametrized")
         where = f"layer {name!r} ({kind})" if name else kind
         raise ValueError(f"{where} cannot be exported: {_reason(error)}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _reason(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from ..calibration import calibrate
 from ..data import in_order
 from ..data.batches import is_uneven
 from ..health_check import Health, health
-from ..tracing import Positions, evaluating, join_positions, trace
+from ..tracing import Positions, evaluating, hooked, join_positions, trace
 from .build import Inputs, Task
 from .ranks import total
 
@@ -119,12 +119,8 @@ def first_bad_layer(net: nn.Module, inputs: Inputs) -> str:
             if all(bool(a.isfinite().all()) for a in inputs):
                 found.append(f"the output of layer {names[module]!r}")
 
-    handles = [module.register_forward_hook(watch) for name, module in net.named_modules() if name]
-    try:
+    with hooked([module.register_forward_hook(watch) for name, module in net.named_modules() if name]):
         net(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
     if found:
         return found[0]
     return "the images" if not all(bool(x.isfinite().all()) for x in inputs) else "the loss"
