@@ -132,6 +132,11 @@ class Path:
         """What is going on, as seen from here."""
         return self.traced if torch.compiler.is_compiling() else self.of_thread.state
 
+    def follow(self, net: nn.Module) -> None:
+        """Begin a run with every call of a network, and end it."""
+        net.register_forward_pre_hook(self.enter)
+        net.register_forward_hook(self.leave, always_call=True)
+
     def enter(self, module: nn.Module, args: object) -> None:
         """Begin a run: a forward pre-hook."""
         state = self.state

@@ -45,8 +45,7 @@ def join(net: nn.Module, order: list[Level]) -> None:
         if order and level is order[0] and not before:
             level.become_first()
     if levels:
-        net.register_forward_pre_hook(path.enter)
-        net.register_forward_hook(path.leave, always_call=True)
+        path.follow(net)
 
 
 def remove_path(net: nn.Module) -> None:
@@ -269,7 +268,7 @@ def saying(states: Sequence[State], what: str, value: object) -> Iterator[None]:
 
 def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:
     """Where calls of a network find out that somebody watches or steers."""
-    paths = list({id(level.path): level.path for level in levels}.values())
+    paths = dict.fromkeys(level.path for level in levels)
     if torch.compiler.is_compiling():
         return [path.traced for path in paths]
     return [path.of_thread.state for path in paths] + ([path.traced for path in paths] if compiled else [])

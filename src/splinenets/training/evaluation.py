@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..calibration import calibrate
 from ..data import in_order
 from ..data.batches import is_uneven
-from ..health_check import Health, health
+from ..health_check import FEWEST, Health, health
 from ..tracing import Positions, evaluating, hooked, join_positions, trace
 from .build import Inputs, Task
 from .ranks import total
@@ -97,7 +97,7 @@ def judge(
 ) -> tuple[Health, Positions] | None:
     """The health of a network's positions on test images; None for a plain network or too few images."""
     positions, labels = see_positions(net, task, device)
-    if not positions or len(labels) < 16:
+    if not positions or len(labels) < FEWEST:
         return None
     # the quantiles of an earlier epoch stand for its positions: their own quantiles are themselves
     return health(positions, labels, list(history or ())), positions
