@@ -244,7 +244,7 @@ def test_high_degrees_of_decision_splines(degree, place):
     knots, features = torch.randn(degree + 4, 3, 7), torch.randn(1, 7)
     parent = None if place is None else torch.full((1, 3), place)
     raw = {"degree": degree, "epsilon": 1e-6, "bound": 2.7, "slope": 1.3}
-    found = kernels.propose(features, parent, None, knots, None, **raw)
+    found = kernels.propose(features, parent, None, knots, None, None, **raw)
     basis = sn.basis.bspline_basis(torch.tensor(0.5 if place is None else place).double(), degree + 4, degree)
     expected = torch.sigmoid(1.3 * torch.einsum("k,kcm,nm->nc", basis, knots.double(), features.double()))
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
@@ -261,7 +261,7 @@ def test_a_decision_spline_of_high_degree_leaves_the_process_alive():
 def test_a_parent_that_is_not_a_number():
     parent = torch.tensor([[0.5, torch.nan]])
     raw = {"degree": 2, "epsilon": 1e-6, "bound": 2.7, "slope": 1.0}
-    found = kernels.propose(torch.randn(1, 4), parent, None, torch.randn(5, 2, 4), None, **raw)
+    found = kernels.propose(torch.randn(1, 4), parent, None, torch.randn(5, 2, 4), None, None, **raw)
     assert found.isnan().tolist() == [[False, True]]
 
 

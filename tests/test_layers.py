@@ -268,12 +268,13 @@ def test_layers_of_nothing_are_refused(spec):
 
 
 @pytest.mark.skipif(not sn.kernels.has_kernel(torch.float32), reason="no kernels here")
-@pytest.mark.parametrize(("spec", "most"), [("D(5)-C-R4", 80), ("H(5)-C-R3", 82), ("D(5)-D-R3", 73)])
-def test_one_image_asks_few_questions(spec, most):
+@pytest.mark.parametrize(("spec", "most"), [("D(5)-C-R4", 71), ("H(5)-C-R3", 74), ("D(5)-D-R3", 64)])
+def test_one_image_asks_few_questions(spec, most, monkeypatch):
     """Single images spend most of their time in Python: the functions of ours that are called, which no clock blurs."""
     net = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)))
     x = torch.randn(1, 8, 9, 9).contiguous(memory_format=torch.channels_last)
     net = sn.convert(net, spec, example=x).eval()
+    monkeypatch.setattr(sn.path.COMPILER, "was_used", lambda: False)  # whatever was compiled in this process before
     ours, calls = str(Path(sn.__file__).parent), []
 
     def note(frame, event, _):

@@ -50,9 +50,10 @@ def compact_basis(position: Tensor, knots: int, degree: int) -> tuple[Tensor, Te
     span = u.detach().nan_to_num().floor().clamp(0, knots - degree - 1)
     t = u - span
     matrix = torch.tensor(MATRICES.get(degree) or basis_matrix(degree), dtype=dtype, device=position.device)
-    values = t.unsqueeze(-1) * 0 + matrix[degree]  # Horner's rule; not a matmul, which autocast would make imprecise
-    for power in reversed(range(degree)):
-        values = values * t.unsqueeze(-1) + matrix[power]
+    rows, t = matrix.unbind(), t.unsqueeze(-1)
+    values = t * 0 + rows[-1]  # Horner's rule; not a matmul, which autocast would make imprecise
+    for row in rows[-2::-1]:
+        values = torch.addcmul(row, values, t)
     # rounding may leave -1e-17 where a function ends
     return values.clamp(0, 1).to(position.dtype), span.long()
 

@@ -142,7 +142,7 @@ class Conditioned(nn.Module):
         samples, like = samples_of((*inputs, *named.values())), next(self.levels()).like()
         values = {name: self.conditions.read(name, value, samples, like) for name, value in given.items()}
         path, positions = self.path(), {name: self.place(name, each) for name, each in values.items()}
-        states = [path.traced] if torch.compiler.is_compiling() else [path.of_thread, path.traced]
+        states = [path.traced] if torch.compiler.is_compiling() else [path.of_thread.state, path.traced]
         with saying(states, "given", positions):
             return self.net(*inputs, **named)
 

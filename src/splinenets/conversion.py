@@ -17,8 +17,8 @@ from .layers import SplineLayer
 from .path import Level
 from .spec import SplineSpec, check_memory
 from .structure import SPLINES, mark, spline_class
-from .tables import html_table, text_table
-from .tracing import describe, join, levels_of, run_example, steer, uncompiled
+from .tables import first_line, html_table, some, text_table
+from .tracing import describe, hooked, join, levels_of, run_example, steer, uncompiled
 
 # Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
 WIDEST = 100  # standard deviations by which knots may start apart
@@ -183,7 +183,7 @@ def _assign(
     everything = [name for layer in names.values() for name in layer]
     for pattern in (*skip, *(parsed if not isinstance(spec, str | SplineSpec) else ())):
         if not any(fnmatchcase(name, pattern) for name in everything):
-            raise ValueError(f"the pattern {pattern!r} fits no layer; layers are {_some(everything)}")
+            raise ValueError(f"the pattern {pattern!r} fits no layer; layers are {some(everything, 6)}")
     result: dict[nn.Module, tuple[SplineSpec | None, str]] = {}
     for module, layer_names in names.items():
 
@@ -248,7 +248,7 @@ def _unreached(module: nn.Module, spec: SplineSpec, reach: Reach) -> str:
             f"{spec} has dot projections, which need an example to know the input size of {kind}: pass example=images"
         )
     if len(sizes) > 1:
-        return f"called with inputs of several sizes, {_some(sorted(map(str, sizes)))}: a dot projection fits one"
+        return f"called with inputs of several sizes, {some(sorted(map(str, sizes)), 6)}: a dot projection fits one"
     return ""
 
 
@@ -287,25 +287,16 @@ def _follow(net: nn.Module, layers: list[nn.Module], example: object) -> Reach:
         reach.order.append(module)
         reach.sizes.setdefault(module, set()).add(tuple(inner))
 
-    handles = [layer.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]
-    try:
-        run_example(net, example)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"the example {describe(example)} does not pass through {type(net).__name__}: {reason}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked([layer.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]):
+        try:
+            run_example(net, example)
+        except Exception as error:
+            raise ValueError(
+                f"the example {describe(example)} does not pass through {type(net).__name__}: {first_line(error)}"
+            ) from error
     return reach
 
 
 def _because(conversion: Conversion) -> str:
     reasons = sorted({f"{row.reason}" for row in conversion.rows})
-    return f": {_some(reasons)}" if reasons else ": it holds no convolution and no linear layer"
-
-
-def _some(words: Iterable[str], most: int = 6) -> str:
-    words = list(words)
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    return f": {some(reasons, 6)}" if reasons else ": it holds no convolution and no linear layer"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -16,8 +15,8 @@ from .layers import SplineLayer
 from .operators import strategy
 from .projection import Projection
 from .storage import stored
-from .tables import text_table
-from .tracing import run_example, uncompiled
+from .tables import html_table, text_table
+from .tracing import hooked, run_example, uncompiled
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 PARTS = ("projection", "decision", "weights", "operator")
@@ -110,10 +109,7 @@ class Cost:
         return self.table()
 
     def _repr_html_(self) -> str:
-        head, body = self.rows()
-        cells = "".join(f"<th>{html.escape(c)}</th>" for c in head)
-        lines = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in body)
-        return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+        return html_table(*self.rows())
 
 
 def cost(net: nn.Module, example: object) -> Cost:
@@ -166,12 +162,8 @@ def _watch(net: nn.Module, watched: Sequence[nn.Module], example: object, sample
 
     handles = [m.register_forward_pre_hook(enter) for m in watched]
     handles += [m.register_forward_hook(leave, with_kwargs=True) for m in watched]
-    try:
-        with counter, strategy("bank"):
-            run_example(net, example)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), counter, strategy("bank"):
+        run_example(net, example)
     return found
 
 

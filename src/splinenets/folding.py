@@ -19,7 +19,8 @@ from .layers import SplineLayer
 from .operators import strategy
 from .path import Level
 from .structure import BATCH_NORMS, SPLINES
-from .tracing import has_hooks, run_example
+from .tables import first_line
+from .tracing import has_hooks, hooked, run_example
 
 Net = TypeVar("Net", bound=nn.Module)
 Pair = tuple[str, str]  # the names of a layer and the batch norm behind it
@@ -71,9 +72,8 @@ def pairs_of_graph(net: nn.Module) -> list[Pair]:
     try:
         graph = _Tracer().trace(net)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"cannot read from its code what {type(net).__name__} does ({reason}): pass an example input"
+            f"cannot read from its code what {type(net).__name__} does ({first_line(error)}): pass an example input"
         ) from error
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(str(node.target) for node in calls)
@@ -125,12 +125,8 @@ class Witness(TorchDispatchMode):
             module = self.net.get_submodule(name)
             handles.append(module.register_forward_pre_hook(partial(self.enter, name)))
             handles.append(module.register_forward_hook(partial(self.leave, name)))
-        try:
-            with strategy("grouped"), self:  # kernels of our own would read unseen
-                output = run_example(self.net, example)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with hooked(handles), strategy("grouped"), self:  # kernels of our own would read unseen
+            output = run_example(self.net, example)
         for tensor in tensors_of(output):
             self.readers[id(tensor)].add("")
         return [
@@ -213,12 +209,8 @@ def outputs_of(net: nn.Module, names: Sequence[str], example: object) -> list[Te
     def keep(name: str, module: nn.Module, args: object, output: Tensor) -> None:
         made[name] = output.clone()  # what follows may write over it
 
-    handles = [net.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]
-    try:
+    with hooked([net.get_submodule(name).register_forward_hook(partial(keep, name)) for name in names]):
         output = run_example(net, example)
-    finally:
-        for handle in handles:
-            handle.remove()
     return [*(made[name] for name in names if name in made), *tensors_of(output)]
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from .files import Json
-from .histograms import conditional_entropy, entropy, sum_by_class
+from .histograms import conditional_entropy, count_by_class, entropy
 from .regularizer import join
-from .tables import html_table, text_table
+from .tables import html_table, some, text_table
 from .tracing import Positions
 
 # Verdict -> what it means and what to try. The paper's figure 4 draws them.
@@ -109,7 +109,7 @@ class Health:
         layers: dict[str, list[str]] = {}
         for layer in self.unhealthy:
             layers.setdefault(layer.verdict, []).append(layer.layer)
-        return ". ".join(f"In {_named(names)} {ADVICE[verdict]}" for verdict, names in layers.items())
+        return ". ".join(f"In {some(names, 4, ' layers')} {ADVICE[verdict]}" for verdict, names in layers.items())
 
     def __getitem__(self, name: str) -> LayerHealth:
         for layer in self.layers:
@@ -133,10 +133,6 @@ class Health:
 
     def _advice(self) -> list[str]:
         return [f"{verdict}: {ADVICE[verdict]}" for verdict in dict.fromkeys(layer.verdict for layer in self.unhealthy)]
-
-
-def _named(layers: Sequence[str], most: int = 4) -> str:
-    return ", ".join(layers[:most]) + (f" and {len(layers) - most} more layers" if len(layers) > most else "")
 
 
 History = Sequence["Mapping[str, Tensor] | Health"]
@@ -209,11 +205,6 @@ def _judge_layer(name: str, own: _Measures, before: Sequence[Tensor], samples: i
     )
 
 
-def histogram(position: Tensor, bins: int = 50) -> Tensor:
-    """How many positions lie in each bin, all splines together: (N, ...) -> (bins,)."""
-    return torch.bincount((position.flatten() * bins).long().clamp(0, bins - 1), minlength=bins)
-
-
 def _groups(labels: Tensor | None, samples: int, device: torch.device) -> Tensor:
     if labels is None:
         return torch.zeros(samples, dtype=torch.long, device=device)
@@ -270,12 +261,6 @@ def information(position: Tensor, group: Tensor) -> Tensor:
     whole = counts.sum(0)
     surplus = (counts > 0).sum((0, -1)) - (whole > 0).sum(-1) - classes + 1
     return (entropy(whole) - conditional_entropy(counts, per_class) - surplus / (2 * samples)).clamp(min=0)
-
-
-def count_by_class(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
-    """A plain histogram for each group: (N, C), (N,) -> (groups, C, bins)."""
-    cell = (position * bins).long().clamp(max=bins - 1)
-    return sum_by_class(torch.ones_like(position).unsqueeze(0), cell, group, groups, bins)
 
 
 def _split_in_two(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Histograms of positions, with gradients: soft bins, kernel densities, and their entropies."""
+"""Histograms of positions: plain ones, soft bins and kernel densities with gradients, and their entropies."""
 
 from __future__ import annotations
 
@@ -139,6 +139,17 @@ def _smoothing(bins: int, bandwidth: float) -> Tensor:
     distances = torch.stack([centre - 2 * i - side * node for i in mirrors for side in (1, -1)])
     density = torch.exp(-distances.square() / (2 * variance)).sum(0)
     return density / density.sum(1, keepdim=True)
+
+
+def histogram(position: Tensor, bins: int = 50) -> Tensor:
+    """How many positions lie in each bin, all splines together: (N, ...) -> (bins,)."""
+    return torch.bincount((position.flatten() * bins).long().clamp(0, bins - 1), minlength=bins)
+
+
+def count_by_class(position: Tensor, group: Tensor, groups: int, bins: int) -> Tensor:
+    """A plain histogram for each group: (N, C), (N,) -> (groups, C, bins)."""
+    cell = (position * bins).long().clamp(max=bins - 1)
+    return sum_by_class(torch.ones_like(position).unsqueeze(0), cell, group, groups, bins)
 
 
 def entropy(histogram: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .functional import Size
 from .operators import Convolution, Curves, LinearMap, Operation, balanced, compute, mix_weights, pool_beside
-from .path import Level, diffuse
+from .path import Level, State, diffuse
 from .projection import External, Projection, Proposer
 from .repeats import recomputing
 from .spec import SplineSpec, check_memory, check_sides
@@ -44,10 +44,8 @@ class SplineLayer(Level):
         self.spec, self.filters, self.fan_in = spec, weight.shape[0], weight[0].numel()
         self.begin(splines, spec.dims)
         self.knots = nn.Parameter(weight.new_zeros(spec.dims * spec.knots, self.filters, self.fan_in))
-        self.projection = (
-            External(self.coordinates) if spec.external else Projection(features, self.coordinates, spec)
-        ).to(weight.device, weight.dtype)
-        self.projection.train(self.training)
+        proposer = External(self.coordinates) if spec.external else Projection(features, self.coordinates, spec)
+        self.projection = proposer.to(weight.device, weight.dtype).train(self.training)
         if not spec.centered:
             self.stand_alone(self.curves.control_points())
 
@@ -113,17 +111,18 @@ class SplineLayer(Level):
 
     def forward(self, input: Tensor) -> Tensor:
         """The same shapes as torch's layer: (N, ...) -> (N, ...)."""
-        self.refuse_symbols(input)
-        if input.dtype is not self.weight.dtype:
+        if input.dtype is not self.weight.dtype or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             self.check_numbers(input)
         x = self.check_input(input)
-        self.path.recognize(self, x)
-        x, features = self.read(x)
-        y = self.operate(x, self.locate(features))
+        state = self.path.state
+        self.path.recognize(self, x, state)
+        x, features = self.read(x, state)
+        y = self.operate(x, self.locate(features, state))
         return y.squeeze(0) if input.dim() < x.dim() else y
 
     def check_numbers(self, x: Tensor) -> None:
         """Raise unless autocast brings input and weights together, or weights are stored in fewer bits."""
+        self.refuse_symbols(x)
         full = self.weight.dtype == torch.float32 or torch.float64 in (x.dtype, self.weight.dtype)
         if full and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
@@ -131,25 +130,25 @@ class SplineLayer(Level):
                 f"convert one of them, for example input.to({self.weight.dtype})"
             )
 
-    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, x: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """The input, and what projections read of it: (N, ...) -> (N, ...), (N, ...)."""
         kind = self.spec.projection
         if kind == "dot":
             return x, x
         if kind == "external":
             assert isinstance(self.projection, External)
-            return x, self.path.condition(self, self.projection.conditions, x.shape[0])
+            return x, self.path.condition(self, self.projection.conditions, x.shape[0], state)
         return pool_beside(x, self.channel_dim)
 
-    def locate(self, features: Tensor) -> Tensor:
+    def locate(self, features: Tensor, state: State) -> Tensor:
         """Choose a position for each sample: (N, ...) -> (N, S * dims)."""
-        parent, level = self.inherit(features.shape[0])
-        position, local = self.projection(features, parent, update=not recomputing(), local=self.path.recording)
+        parent, level = self.inherit(features.shape[0], state)
+        position, local = self.projection(features, parent, update=not recomputing(), local=state.recording)
         if parent is not None:
             diffusion, closed = self.spec.diffusion_at(level), self.spec.closed
             position = diffuse(parent, position, diffusion, closed=closed)
             local = None if local is None else diffuse(parent.detach(), local, diffusion, closed=closed)
-        return self.path.visit(self, position, local)
+        return self.path.visit(self, position, local, state)
 
     def operate(self, x: Tensor, position: Tensor) -> Tensor:
         """Apply to each sample the weights at its position: (N, ...), (N, S * dims) -> (N, ...).
@@ -237,21 +236,11 @@ class SplineLinear(SplineLayer, nn.Linear):  # type: ignore[misc]  # torch's hin
         return (self.in_features,)
 
 
-class SplineConv(SplineLayer):
+class SplineConv(SplineLayer, nn.modules.conv._ConvNd):
     """What spline convolutions of any dimension share."""
 
     spatial: int  # 1, 2 or 3
     channel_dim = 1
-
-    in_channels: int
-    out_channels: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] | str
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: Literal["zeros", "reflect", "replicate", "circular"]
-    _reversed_padding_repeated_twice: list[int]
 
     def __init__(
         self,

@@ -99,9 +99,17 @@ class State:
         self.steered: dict[Level, Tensor] | None = None  # somebody says where they go
         self.given: dict[str, Tensor] | None = None  # positions from outside by name, (N, dims) each
 
+    @property
+    def recording(self) -> bool:
+        """Whether somebody wants positions for a regulariser, with gradients of their own."""
+        return self.visits is not None and torch.is_grad_enabled()
 
-class ThreadState(threading.local, State):
-    """The same, one for each thread."""
+
+class ThreadState(threading.local):
+    """One for each thread."""
+
+    def __init__(self) -> None:
+        self.state = State()
 
 
 class Path:
@@ -122,7 +130,12 @@ class Path:
     @property
     def state(self) -> State:
         """What is going on, as seen from here."""
-        return self.traced if torch.compiler.is_compiling() else self.of_thread
+        return self.traced if torch.compiler.is_compiling() else self.of_thread.state
+
+    def follow(self, net: nn.Module) -> None:
+        """Begin a run with every call of a network, and end it."""
+        net.register_forward_pre_hook(self.enter)
+        net.register_forward_hook(self.leave, always_call=True)
 
     def enter(self, module: nn.Module, args: object) -> None:
         """Begin a run: a forward pre-hook."""
@@ -153,9 +166,8 @@ class Path:
             self.traced.run = run
         return run
 
-    def parent(self, layer: Level) -> tuple[Tensor | None, int]:
+    def parent(self, layer: Level, state: State) -> tuple[Tensor | None, int]:
         """The position inherited by a layer, None for the first, and the layer's level, from 1."""
-        state = self.state
         if layer.begins and not state.entered and torch.compiler.is_compiling():
             state.run = Run(None)
         run = self.current(layer, state)
@@ -169,17 +181,15 @@ class Path:
             run.parents[layer] = (value, level)
         return run.position, level
 
-    def recognize(self, layer: Level, x: Tensor) -> None:
+    def recognize(self, layer: Level, x: Tensor, state: State) -> None:
         """A layer is given something: by a call of the network, or once more, one by one, in a backward pass."""
-        state = self.state
         if state.run is not None:
             self.memory.note(layer, x, state.run)
         elif recomputing():
             state.last = self.memory.find(layer, x, matters=layer.needs_parent or layer.external)
 
-    def condition(self, layer: Level, names: tuple[str, ...], samples: int) -> Tensor:
+    def condition(self, layer: Level, names: tuple[str, ...], samples: int, state: State) -> Tensor:
         """The positions that were given from outside under these names: (N, dims)."""
-        state = self.state
         given = state.last.given if state.last and state.given is None and recomputing() else state.given
         if given is None and state.steered is not None and layer in state.steered:
             return state.steered[layer].to(layer.like()).expand(samples, -1)
@@ -196,14 +206,8 @@ class Path:
             raise ValueError(f"got conditions for {position.shape[0]} samples, and a layer's batch has {samples}")
         return matched
 
-    @property
-    def recording(self) -> bool:
-        """Whether somebody wants positions for a regulariser, with gradients of their own."""
-        return self.state.visits is not None and torch.is_grad_enabled()
-
-    def visit(self, layer: Level, position: Tensor, local: Tensor | None) -> Tensor:
+    def visit(self, layer: Level, position: Tensor, local: Tensor | None, state: State) -> Tensor:
         """Tell where a layer's samples went, the parent of the next layer; where they are to be, if somebody steers."""
-        state = self.state
         if state.steered is not None and layer in state.steered:
             chosen = state.steered[layer].to(position)
             if chosen.shape[0] not in (1, position.shape[0]):
@@ -327,13 +331,15 @@ class Level(nn.Module):
         """A tensor with this level's numbers and device."""
         return next(self.parameters())
 
-    def inherit(self, samples: int) -> tuple[Tensor | None, int]:
+    def inherit(self, samples: int, state: State) -> tuple[Tensor | None, int]:
         """The parent's positions in this level's size, (N, C), or None; and the level's number."""
-        parent, level = self.path.parent(self)
-        if parent is not None and parent.shape[0] != samples:
+        parent, level = self.path.parent(self, state)
+        if parent is None or not self.needs_parent:
+            return None, level
+        if parent.shape[0] != samples:
             parent = match_samples(parent, samples)
-        if parent is None or not self.needs_parent or parent.shape[1] == self.coordinates:
-            return parent if self.needs_parent else None, level
+        if parent is None or parent.shape[1] == self.coordinates:
+            return parent, level
         key = str(parent.shape[1])
         if key in self.matching:
             return match_size(parent, self.matching[key]), level

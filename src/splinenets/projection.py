@@ -47,8 +47,7 @@ def mix_scores(scores: Tensor, parent: Tensor | None, degree: int, *, closed: bo
         parent = scores.new_full((scores.shape[0], scores.shape[2]), 0.5)
     elif closed:
         parent = parent.repeat(1, 2)
-    basis = bspline_basis(parent, scores.shape[1], degree, closed=closed)
-    return torch.einsum("nck,nkc->nc", basis.to(scores.dtype), scores)
+    return (bspline_basis(parent, scores.shape[1], degree, closed=closed).mT * scores).sum(1)
 
 
 def middle(knots: Tensor, degree: int, *, closed: bool = False) -> Tensor:
@@ -59,10 +58,11 @@ def middle(knots: Tensor, degree: int, *, closed: bool = False) -> Tensor:
 def moments(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance and number of the finite values of each column, over all ranks: (N, C) -> (C,), (C,), (C,)."""
     finite = raw.isfinite()
-    count = sum_over_ranks(finite.sum(0).to(raw.dtype))
+    others = ~finite
+    count = sum_over_ranks(finite.sum(0, dtype=raw.dtype))
     some = count.clamp(min=1)
-    mean = sum_over_ranks(torch.where(finite, raw, 0).sum(0)) / some
-    variance = sum_over_ranks(torch.where(finite, raw - mean, 0).square().sum(0)) / some
+    mean = sum_over_ranks(raw.masked_fill(others, 0).sum(0)) / some
+    variance = sum_over_ranks((raw - mean).masked_fill(others, 0).square().sum(0)) / some
     return mean, variance, count
 
 
@@ -222,8 +222,9 @@ class Projection(Proposer):
         if self.training:
             # values that are not finite stay out, and a batch of one has no variance: then the running ones serve
             batch_mean, batch_variance, count = moments(raw)
-            mean = torch.where(count > 1, batch_mean, mean)
-            variance = torch.where(count > 1, batch_variance, variance)
+            several = count > 1
+            mean = torch.where(several, batch_mean, mean)
+            variance = torch.where(several, batch_variance, variance)
             if update:
                 self._remember(mean.detach(), variance.detach())
         return (raw - mean) * torch.rsqrt(variance + self.eps)
@@ -232,7 +233,7 @@ class Projection(Proposer):
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         # the first batches count fully, so that the running statistics are right from the first step on
         self.batches.add_(1)
-        share = (1 / self.batches.to(mean.dtype)).clamp(min=self.momentum).to(self.running_mean.dtype)
+        share = self.batches.to(mean.dtype).reciprocal().clamp(min=self.momentum).to(self.running_mean.dtype)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 

@@ -24,21 +24,6 @@ SUMS = 0.01  # shares of classes in bf16 may sum to 1 give or take this
 ROUNDING = 0.005  # matrices in bf16 whose rows should sum to 1 may take a position that far out of [0, 1]
 
 
-def smooth_gradient(value: Tensor, smooth: Tensor) -> Tensor:
-    """The value of one tensor with the gradient of another."""
-    return _SmoothGradient.apply(value, smooth)  # type: ignore[no-untyped-call]
-
-
-class _SmoothGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, value: Tensor, smooth: Tensor) -> Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> tuple[None, Tensor]:
-        return None, grad
-
-
 def view_entropy(position: Tensor, views: int, bins: int) -> Tensor:
     """An upper bound of H(position | input) in nats, from several views of each input: (views * N, C) -> (C,).
 
@@ -184,7 +169,8 @@ class MutualInformation(nn.Module):
         if exact or not (position.requires_grad and torch.is_grad_enabled()):
             return self._measure(position, labels, soft_histogram, self.bin_slope)
         value = self._measure(position.detach(), labels, soft_histogram, self.bin_slope)
-        return smooth_gradient(value, self._measure(position, labels, kernel_histogram, self.bandwidth))
+        smooth = self._measure(position, labels, kernel_histogram, self.bandwidth)
+        return value + (smooth - smooth.detach())  # the value of one with the gradient of the other
 
     def _measure(self, position: Tensor, labels: Tensor | None, histogram: Histogram, parameter: float) -> Tensor:
         if labels is None:

@@ -86,7 +86,7 @@ def _describe_layer(layer: SplineLayer) -> Json:
 def _describe_paths(modules: dict[str, nn.Module]) -> Iterator[Json]:
     """Which layers share a path, and which modules begin and end its runs."""
     layers = {name: m for name, m in modules.items() if isinstance(m, SplineLayer)}
-    for path in {id(layer.path): layer.path for layer in layers.values()}.values():
+    for path in dict.fromkeys(layer.path for layer in layers.values()):
         roots = [name for name, m in modules.items() if any(h == path.enter for h in m._forward_pre_hooks.values())]
         yield {"layers": [name for name, layer in layers.items() if layer.path is path], "roots": roots}
 
@@ -191,9 +191,7 @@ def _rebuild_path(net: nn.Module, layers: Iterable[str], roots: Iterable[str]) -
         layer: Any = _find(net, name)
         layer.path = path
     for name in roots:
-        root = _find(net, name)
-        root.register_forward_pre_hook(path.enter)
-        root.register_forward_hook(path.leave, always_call=True)
+        path.follow(_find(net, name))
 
 
 # Networks whose own save_pretrained writes their configuration (those of the transformers package) carry the record in

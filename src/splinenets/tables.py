@@ -1,8 +1,8 @@
-"""Tables of plain text, for everything that prints itself, and of HTML, for notebooks."""
+"""Plain text for everything that prints itself: tables, which notebooks have as HTML, and words of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 
@@ -32,6 +32,18 @@ def html_table(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequen
 def bars(shares: Sequence[float]) -> str:
     """Numbers from 0 to 1 as a line of small bars."""
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * share)))] for share in shares)
+
+
+def some(words: Iterable[str], most: int, what: str = "") -> str:
+    """The first words of a list, and how many more there are."""
+    words = list(words)
+    more = f" and {len(words) - most} more{what}" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _is_number(cell: str) -> bool:

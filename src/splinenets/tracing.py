@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .path import Level, Path, State, Visit, has_graphs
 from .tables import bars, html_table
@@ -44,8 +45,7 @@ def join(net: nn.Module, order: list[Level]) -> None:
         if order and level is order[0] and not before:
             level.become_first()
     if levels:
-        net.register_forward_pre_hook(path.enter)
-        net.register_forward_hook(path.leave, always_call=True)
+        path.follow(net)
 
 
 def remove_path(net: nn.Module) -> None:
@@ -81,6 +81,16 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks that end with a with block."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def run_example(net: nn.Module, example: object) -> Any:
@@ -139,14 +149,14 @@ class Positions(dict[str, Tensor]):
         )
 
 
-def _summary(position: Tensor, bins: int = 20) -> tuple[str, ...]:
+def _summary(position: Tensor) -> tuple[str, ...]:
     """Sizes of positions (N, S) or (N, S, dims), and their histogram as small bars."""
     numbers = position.detach().float().flatten()
     numbers = numbers[numbers.isfinite()].cpu()
     sizes = (f"{len(position):,}", " x ".join(map(str, position.shape[1:])))
     if not len(numbers):
         return (*sizes, "-", "-", "")
-    counts = torch.histc(numbers, bins, 0, 1)
+    counts = torch.histc(numbers, 20, 0, 1)
     shares = (counts / counts.max().clamp_min(1)).tolist()
     return (*sizes, f"{numbers.mean():.2f}", f"{numbers.std(correction=0):.2f}", bars(shares))
 
@@ -258,7 +268,7 @@ def saying(states: Sequence[State], what: str, value: object) -> Iterator[None]:
 
 def _states(levels: Iterable[Level], *, compiled: bool) -> list[State]:
     """Where calls of a network find out that somebody watches or steers."""
-    paths = list({id(level.path): level.path for level in levels}.values())
+    paths = dict.fromkeys(level.path for level in levels)
     if torch.compiler.is_compiling():
         return [path.traced for path in paths]
-    return [path.of_thread for path in paths] + ([path.traced for path in paths] if compiled else [])
+    return [path.of_thread.state for path in paths] + ([path.traced for path in paths] if compiled else [])

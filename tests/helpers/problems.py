@@ -135,7 +135,7 @@ def with_parent(layer: sn.SplineLayer, parent: Tensor | None, level: int = 2) ->
     """Put a layer on a path where these positions came before."""
     layer.path = Path()
     if parent is not None:
-        state = layer.path.of_thread
+        state = layer.path.of_thread.state
         state.run = Run(None)
         state.run.position, state.run.level = parent, level - 1
     return layer

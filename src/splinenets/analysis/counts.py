@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..health_check import count_by_class, information
+from ..health_check import information
+from ..histograms import count_by_class
 from ..layers import SplineLayer
 from .filters import STEPS, along, view
 from .text import printable

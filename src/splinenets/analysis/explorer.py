@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..conditions import Conditioned
 from ..data import Split, seeded
 from ..data.changes import changed
-from ..data.pictures import read_picture
+from ..data.decoding import read_picture
 from ..layers import SplineLayer
 from ..tracing import Positions, steer, trace
 from ..training.build import Inputs, Task

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..basis import bspline_basis
-from ..health_check import histogram
+from ..histograms import histogram
 from ..layers import SplineLayer
 from ..spec import SplineSpec
 from .counts import by_class, enough_bins, join_rare, most_telling, spread_out

@@ -8,7 +8,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..health_check import histogram
+from ..histograms import histogram
 from ..layers import SplineLayer
 from .counts import by_class, enough_bins, most_telling
 from .filters import STEPS

@@ -106,20 +106,20 @@ def in_torch_and_deployed(loaded: Sequence[tuple[nn.Module, Task]]) -> tuple[lis
 
 
 @torch.inference_mode()
-def latencies(nets: Sequence[Callable[..., Tensor]], images: Sequence[Inputs], calls: int = CALLS) -> Latencies:
+def latencies(nets: Sequence[Callable[..., Tensor]], images: Sequence[Inputs]) -> Latencies:
     """Time one image through each network; they take turns, so that noise hits all alike."""
     times: list[list[float]] = [[] for _ in nets]
     on_processor, began_all = time.process_time(), time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # one small image is no work to share
     try:
-        for _ in range(calls):
+        for _ in range(CALLS):
             for net, image, spent in zip(nets, images, times, strict=True):
                 began = time.perf_counter()
                 net(*image)
                 spent.append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(threads)
-    found = Latencies(statistics.median(spent[calls // 10 :]) for spent in times)
+    found = Latencies(statistics.median(spent[CALLS // 10 :]) for spent in times)
     found.calm = time.process_time() - on_processor > CALM * (time.perf_counter() - began_all)
     return found

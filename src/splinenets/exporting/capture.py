@@ -25,6 +25,7 @@ from ..layers import SplineConv2d, SplineLayer, SplineLinear
 from ..operators import Convolution, strategy
 from ..path import nearest_positions
 from ..projection import External, FoldedProjection
+from ..tracing import hooked
 
 IMAGES, LOGITS = "images", "logits"  # the names of the first input and of the output; other inputs are conditions
 library = torch.library.Library("splinenets", "FRAGMENT")
@@ -166,7 +167,7 @@ def trace_graph(net: nn.Module, example: Inputs, *, any_batch: bool) -> Exported
 def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_rows: bool, input: Tensor) -> Tensor:
     """What ``layer`` computes, as one node; in its plain form where it is not one convolution or matrix product."""
     x = layer.check_input(input)
-    parent, level = layer.path.parent(layer)
+    parent, level = layer.path.parent(layer, layer.path.state)
     if not layer.needs_parent:
         parent = None
     given = _given(layer)
@@ -176,7 +177,7 @@ def _forward(layer: SplineLayer, name: str, plain: Callable[..., Tensor], many_r
         return plain(layer, input)
     shape = list(_output_shape(layer, x))
     y, position = LAYER(x, parent, given, name, layer.spec.diffusion_at(level), shape, layer.coordinates)
-    layer.path.visit(layer, position, None)
+    layer.path.visit(layer, position, None, layer.path.state)
     return y
 
 
@@ -272,7 +273,7 @@ def naming_layers(net: nn.Module) -> Iterator[Obstacles]:
 
         handles += [module.register_forward_pre_hook(enter, prepend=True), module.register_forward_hook(leave)]
     try:
-        with _quietly():
+        with hooked(handles), _quietly():
             yield obstacles
     except (ImportError, OSError, MemoryError):
         raise
@@ -281,9 +282,6 @@ def naming_layers(net: nn.Module) -> Iterator[Obstacles]:
         kind = type(net.get_submodule(name)).__name__.removeprefix("Parametrized")
         where = f"layer {name!r} ({kind})" if name else kind
         raise ValueError(f"{where} cannot be exported: {_reason(error)}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _reason(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..conditions import Conditions
 from ..files import Json, content_of
 from ..kernels import Unavailable
+from ..tables import first_line
 from .capture import Inputs, Obstacles
 
 KEY = "splinenets"  # of our metadata, beside others' in the same file
@@ -124,5 +125,4 @@ def load_export(path: str | PathLike[str], *, to: str | None = None, threads: in
     except NewerFile as error:
         raise ValueError(f"{path} {error}") from None
     except Exception as error:  # every runtime has errors of its own
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is damaged or not an export of this package ({reason})") from error
+        raise ValueError(f"{path} is damaged or not an export of this package ({first_line(error)})") from error

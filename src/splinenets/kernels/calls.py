@@ -217,8 +217,8 @@ def propose(
     parent: Tensor | None,
     weight: Tensor | None,
     spline: Tensor | None,
-    moments: tuple[Tensor, Tensor] | None,
-    *,
+    mean: Tensor | None,
+    variance: Tensor | None,
     degree: int,
     epsilon: float,
     bound: float,
@@ -227,11 +227,8 @@ def propose(
     """A projection's positions, all float32: see ``Projection``."""
     samples, length = features.shape
     coordinates, knots = (weight.shape[0], 0) if spline is None else (spline.shape[1], spline.shape[0])  # type: ignore[union-attr]
-    mean, variance = moments or (None, None)
-    decision = _Decision(
-        *(samples, length, coordinates, knots, degree, _basis(degree)),
-        *(_at(weight), _at(spline), _at(mean), _at(variance), epsilon, bound, slope),
-    )
+    sizes, tensors = (samples, length, coordinates, knots, degree), (_at(weight), _at(spline), _at(mean), _at(variance))
+    decision = _Decision(*sizes, _basis(degree), *tensors, epsilon, bound, slope)
     positions = features.new_empty(samples, coordinates)
     _call("propose", None, byref(decision), features.data_ptr(), _at(parent), positions.data_ptr())
     return positions

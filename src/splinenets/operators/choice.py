@@ -78,12 +78,13 @@ def choose(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bi
     """The strategies for a batch, the best one first."""
     if x.shape[0] == 0:
         return ("bank",)  # no other one has an answer for an empty batch
-    name = asked()
+    compiling = torch.compiler.is_compiling()
+    name = asked(compiling=compiling)
     if name == "fused" and (reason := why_not(x, position, curves, operation, bias)):
         raise ValueError(f"the strategy 'fused' {reason}; 'auto' picks one that fits")
     if name not in ("auto", "measure"):
         return (name,)
-    if torch.compiler.is_compiling():
+    if compiling:
         return compiled_rule(x, position, curves, operation, bias)
     if name == "measure" or not (x.is_cpu or x.is_meta):
         return measure(x, position, curves, operation, bias)

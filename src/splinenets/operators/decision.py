@@ -85,7 +85,7 @@ def decide(features: Tensor, parent: Tensor | None, decision: Decision) -> Tenso
 
     It does for one sample of float32 numbers, when nothing is to be learnt.
     """
-    weight, knots, mean, variance, degree, epsilon, bound, slope = decision
+    weight, knots, mean, variance, *_ = decision
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or features.dtype is not torch.float32:
         return None
     if obstacle(features, torch.float32, parent, weight, knots, mean, variance):
@@ -97,12 +97,5 @@ def decide(features: Tensor, parent: Tensor | None, decision: Decision) -> Tenso
         return None
     if knots is not None and not _has(knots, (knots.shape[0], coordinates, length)):
         return None
-    return kernels.propose(
-        (features if features.dim() == 2 else features.flatten(1)).contiguous(),
-        None if parent is None else parent.float().contiguous(),
-        *(weight, knots, None if mean is None or variance is None else (mean, variance)),
-        degree=degree,
-        epsilon=epsilon,
-        bound=bound,
-        slope=slope,
-    )
+    features = (features if features.dim() == 2 else features.flatten(1)).contiguous()
+    return kernels.propose(features, None if parent is None else parent.float().contiguous(), *decision)

@@ -57,7 +57,7 @@ def fused(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bia
         return operator(*inputs, *operation.setting(), *curves[2:5])
     setting = (*_setting(operation), *curves[2:5])
     # outside of graphs what is behind the operators: the way through torch's dispatcher takes time
-    return _Differentiable.apply(*inputs, *setting) if learning else _infer(*inputs, setting)  # type: ignore[no-untyped-call,arg-type]
+    return _Differentiable.apply(*inputs, setting) if learning else _infer(*inputs, setting)  # type: ignore[no-untyped-call,arg-type]
 
 
 def why_not(x: Tensor, position: Tensor, curves: Curves, operation: Operation, bias: Tensor | None) -> str:
@@ -220,7 +220,7 @@ def _fake_backward(grad: Tensor, x: Tensor, position: Tensor, arranged: Tensor, 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, *setting: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, position: Tensor, knots: Tensor, base: Any, bias: Any, setting: Setting) -> Tensor:
         forward = _forward if type(x) is Tensor else ops.conv2d_forward  # a graph wants the operator
         y, arranged = forward(x, position, knots, base, bias, *setting)
         ctx.save_for_backward(x, position, knots, base, bias, arranged)
@@ -231,17 +231,17 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 12
+            return (None,) * 6
         *inputs, arranged = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody wants gradients of gradients, which only torch's own operations have
-            return *_gradients(grad, inputs, ctx.setting), *[None] * 7
+            return *_gradients(grad, inputs, ctx.setting), None
         x, position, _, base, bias = inputs
         wanted = (ctx.needs_input_grad[0], bias is not None)
         backward = _backward if type(grad) is Tensor else ops.conv2d_backward
         image, place, knots, biases = backward(grad, x, position, arranged, *ctx.setting, *wanted)
         # the basis sums to 1, so the knots' gradients sum to the base's
         bases = None if base is None else knots.sum(0).view(base.shape)
-        return image if wanted[0] else None, place, knots, bases, biases if wanted[1] else None, *[None] * 7
+        return image if wanted[0] else None, place, knots, bases, biases if wanted[1] else None, None
 
 
 def _gradients(grad: Tensor, inputs: list[Tensor | None], setting: Setting) -> list[Tensor | None]:
@@ -261,10 +261,10 @@ def _composite(x: Any, position: Any, knots: Any, base: Any, bias: Any, *setting
     return grouped(x, position, Curves(knots, base, splines, dims, degree), _operation(setting), bias)
 
 
-def _under_autograd(x: Tensor, *rest: Any) -> Tensor:
-    traced = type(x) not in PLAIN
-    serves = x.device.type == "cpu" and kernels.has_kernel(x.dtype) if traced else _serves(x, *rest)
-    return _Differentiable.apply(x, *rest) if serves else _composite(x, *rest)  # type: ignore[no-untyped-call]
+def _under_autograd(x: Tensor, position: Any, knots: Any, base: Any, bias: Any, *setting: Any) -> Tensor:
+    inputs, traced = (x, position, knots, base, bias), type(x) not in PLAIN
+    serves = x.device.type == "cpu" and kernels.has_kernel(x.dtype) if traced else _serves(*inputs, *setting)
+    return _Differentiable.apply(*inputs, setting) if serves else _composite(*inputs, *setting)  # type: ignore[no-untyped-call]
 
 
 library.impl("conv2d", _under_autograd, "Autograd")

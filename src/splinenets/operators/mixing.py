@@ -116,4 +116,4 @@ class _Balanced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad - grad.mean(-1, keepdim=True) * (1 - 1 / grad.shape[-1])
+        return torch.sub(grad, grad.mean(-1, keepdim=True), alpha=1 - 1 / grad.shape[-1])

@@ -56,9 +56,9 @@ def strategy(name: str) -> Iterator[None]:
         _here.name = _traced.name = before
 
 
-def asked() -> str:
+def asked(*, compiling: bool) -> str:
     """The strategy that the user asked for."""
-    return _traced.name if torch.compiler.is_compiling() else _here.name
+    return (_traced if compiling else _here).name
 
 
 def obstacle(
@@ -80,7 +80,8 @@ def obstacle(
         return "stands alone in graphs, where torch itself makes as good of what stands beside"
     if x.device.type != "cpu" if compiling else _interpreters() is not None or not readable(x, knots, *others):
         return _unreadable(x)
-    if operation is not None and not is_plain_2d(operation):
+    plain = isinstance(operation, Convolution) and len(operation.kernel) == 2 and operation.groups == 1
+    if operation is not None and not plain:
         return "computes 2d convolutions without groups"
     if not kernels.has_kernel(numbers) or (knots is not None and knots.dtype == torch.float64):
         return f"has no kernel for {numbers} here"
@@ -121,8 +122,3 @@ for _asked_once in (kernels.has_kernel, _threads):
 def transformed() -> bool:
     """Whether torch.func is at work, whose tensors cannot be looked into."""
     return _interpreters() is not None
-
-
-def is_plain_2d(operation: Operation) -> bool:
-    """Whether this is a 2d convolution without groups."""
-    return isinstance(operation, Convolution) and len(operation.kernel) == 2 and operation.groups == 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..exporting import Exported
 from ..exporting.capture import Inputs
+from ..tables import first_line
 from ..web import RefusedError
 
 
@@ -72,9 +73,8 @@ class Batcher:
                 batch = batch.join(work.samples)
             logits = batch.call(self.exported).split([len(work.samples) for work in works])
         except Exception as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             for work in works:
-                work.answer.set_exception(RefusedError(500, f"the network failed: {reason}"))
+                work.answer.set_exception(RefusedError(500, f"the network failed: {first_line(error)}"))
         else:
             for work, answer in zip(works, logits, strict=True):
                 work.answer.set_result(answer)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import web
 from ..data import prepare
-from ..data.pictures import read_picture
+from ..data.decoding import read_picture
 from ..exporting import Exported
 from ..exporting.capture import Inputs
 from ..files import Json

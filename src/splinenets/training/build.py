@@ -22,7 +22,7 @@ from ..regularizer import MutualInformation
 from ..spec import check_memory
 from .networks import Shape, build_plain, check_answer, in_colour
 from .recipe import VALUE, Recipe
-from .told import ToldByChannels, ToldByScales, told_channels
+from .told import ToldByChannels, ToldByScales, told_features
 from .weights import load_weights
 
 WHITENED = 2_000  # images whose patches an Air whitens
@@ -145,7 +145,7 @@ def shape_of(recipe: Recipe, task: Task) -> Shape:
     if recipe.network == "lenet" and height != width:
         raise ValueError(f"lenet needs square images, and those of {recipe.data} are {height} x {width}")
     if recipe.told == "channels" and task.change:
-        channels += told_channels(task.change)
+        channels += told_features(task.change)
     return Shape(channels=channels, size=height, classes=len(task.data.classes))
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..calibration import calibrate
 from ..data import in_order
 from ..data.batches import is_uneven
-from ..health_check import Health, health
-from ..tracing import Positions, evaluating, join_positions, trace
+from ..health_check import FEWEST, Health, health
+from ..tracing import Positions, evaluating, hooked, join_positions, trace
 from .build import Inputs, Task
 from .ranks import total
 
@@ -47,9 +47,7 @@ def balanced_in_words(balanced: float | None) -> str:
     return "" if balanced is None else f", {balanced:.2%} balanced"
 
 
-def calibrate_on(
-    net: nn.Module, task: Task, count: int, device: torch.device, batch: int = 250, order: Tensor | None = None
-) -> None:
+def calibrate_on(net: nn.Module, task: Task, count: int, device: torch.device, order: Tensor | None = None) -> None:
     """Standardise decisions by so many undistorted training images, from all over the set; every rank does the same.
 
     ``order`` names those that training draws from, where these are not each image once.
@@ -58,18 +56,18 @@ def calibrate_on(
     count = min(count, len(split.labels))
     if count < 2:
         return
-    chosen, parts = torch.arange(count) * len(split.labels) // count, max(count // batch, 1)
+    chosen, parts = torch.arange(count) * len(split.labels) // count, max(count // 250, 1)
     chosen = chosen if order is None else order[chosen]
     calibrate(net, (task.show(split, chosen[part::parts], device) for part in range(parts)))
 
 
 @torch.no_grad()
-def score(net: nn.Module, task: Task, accelerator: Accelerator, batch: int = 500) -> Score:
+def score(net: nn.Module, task: Task, accelerator: Accelerator) -> Score:
     """Test a network; each rank does its share and all know the result."""
     split, device, classes = task.data.test, accelerator.device, len(task.data.classes)
     sums = torch.zeros(1 + 2 * classes, dtype=torch.float64, device=device)  # loss; right and all, of each class
     with evaluating(net):
-        for part in in_order(len(split.labels), batch, accelerator.process_index, accelerator.num_processes):
+        for part in in_order(len(split.labels), 500, accelerator.process_index, accelerator.num_processes):
             labels = split.labels[part].to(device)
             logits = net(*task.show(split, part, device))
             loss = F.cross_entropy(logits.double(), labels, reduction="sum")
@@ -99,7 +97,7 @@ def judge(
 ) -> tuple[Health, Positions] | None:
     """The health of a network's positions on test images; None for a plain network or too few images."""
     positions, labels = see_positions(net, task, device)
-    if not positions or len(labels) < 16:
+    if not positions or len(labels) < FEWEST:
         return None
     # the quantiles of an earlier epoch stand for its positions: their own quantiles are themselves
     return health(positions, labels, list(history or ())), positions
@@ -121,12 +119,8 @@ def first_bad_layer(net: nn.Module, inputs: Inputs) -> str:
             if all(bool(a.isfinite().all()) for a in inputs):
                 found.append(f"the output of layer {names[module]!r}")
 
-    handles = [module.register_forward_hook(watch) for name, module in net.named_modules() if name]
-    try:
+    with hooked([module.register_forward_hook(watch) for name, module in net.named_modules() if name]):
         net(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
     if found:
         return found[0]
     return "the images" if not all(bool(x.isfinite().all()) for x in inputs) else "the loss"

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from ..data import Batches, flip, in_batches, mirrored, seeded
 from ..files import Json
-from ..health_check import Health, histogram
+from ..health_check import Health
+from ..histograms import histogram
 from ..loops import Regularized
 from ..tracing import Positions
 from .build import Inputs, Task, build_regularizer

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..constructors import noted
 from ..models import build
 from ..path import outside_graphs
+from ..tables import first_line
 from ..tracing import evaluating, logits_of
 from .recipe import Recipe
 
@@ -148,11 +149,6 @@ def check_answer(recipe: Recipe, net: nn.Module, images: Tensor, classes: int) -
             f"network {recipe.network!r} answers {len(images)} images with {found}, "
             f"and should answer with {(len(images), classes)}, a logit for each class"
         )
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in short."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # Which layers become splines, where nobody says

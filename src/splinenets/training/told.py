@@ -43,7 +43,7 @@ class ToldByScales(Told):
         super().__init__(net, change)
         layers = [m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)][:-1]
         widths = [layer.weight.shape[0] for layer in layers]
-        self.hidden = nn.Linear(2 if change.closed else 1, HIDDEN)
+        self.hidden = nn.Linear(told_features(change), HIDDEN)
         self.scales = nn.ModuleList(nn.Linear(HIDDEN, 2 * width) for width in widths)
         for parameter in self.scales.parameters():
             nn.init.zeros_(parameter)
@@ -68,6 +68,6 @@ class ToldByScales(Told):
             self.given = {}
 
 
-def told_channels(change: Change) -> int:
-    """How many channels ``ToldByChannels`` adds to an image."""
+def told_features(change: Change) -> int:
+    """How many numbers say a value, each a channel that ``ToldByChannels`` adds to an image."""
     return 2 if change.closed else 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..tables import first_line
 from . import checkpoint
-from .networks import first_line
 
 
 def load_weights(net: nn.Module, path: str, classes: int) -> list[str]:

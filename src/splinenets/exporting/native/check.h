@@ -272,7 +272,8 @@ class Checker {
       require(s.splines == 1 ? !s.based : s.knots == s.degree + 1, "filters of a block touch other knots");
       matrix(s.weight, times({knots, filters}), times({knots, s.rows}));
     } else {
-      require(!s.based && s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES, "filters do not fit");
+      require(!s.based && s.rows % s.splines == 0 && round_up(s.rows, LANES) == s.output.blocks() * LANES,
+              "filters do not fit");
       require(s.rows >= 1, "filters do not fit");
       matrix(s.weight, times({s.rows, knots, s.length}), times({s.rows, knots}));
     }

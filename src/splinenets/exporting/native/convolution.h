@@ -41,7 +41,7 @@ struct Strip {
   const float *x, *w, *bias, *more;
   float *y, *channel_sums;
   Share channels;
-  int64_t x_row, y_row, more_row;  // from a row of pixels to the next
+  int64_t x_row, y_row, more_row;                                   // from a row of pixels to the next
   int64_t x_of[MOST_APART], y_of[MOST_APART], more_of[MOST_APART];  // of each pixel, where they do not lie side by side
 
   void go(int64_t rows, int64_t columns) {
@@ -244,8 +244,7 @@ inline void activate_row(const Step& s, float* y, float* channel_sums) {
       store(y, v);
       all[p] += v;
     }
-  for (int p = 0; channel_sums && p < PARTS; p++, channel_sums += WIDTH)
-    store(channel_sums, load(channel_sums) + all[p]);
+  for (int p = 0; channel_sums && p < PARTS; p++, channel_sums += WIDTH) store(channel_sums, load(channel_sums) + all[p]);
 }
 
 // The rows of a block that a thread has.

@@ -315,8 +315,8 @@ struct Touched {
     if (filters == WIDTH && count == 3) {
 #pragma GCC unroll 16
       for (int f = 0; f < WIDTH; f++)
-        r[f] = shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) +
-               shares[f][2] * load(from[f][2] + j);
+        r[f] =
+            shares[f][0] * load(from[f][0] + j) + shares[f][1] * load(from[f][1] + j) + shares[f][2] * load(from[f][2] + j);
       return;
     }
     for (Vector& row : r) row = Vector{};

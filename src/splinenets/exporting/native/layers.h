@@ -134,8 +134,8 @@ inline void subsample(const Worker& w, const Step& s) {
   }
 }
 
-// f(pixel, pixel of `other`, the number of its first channel) for some channels of every pixel. An `other` of one pixel is the same for
-// all; without one it is 0.
+// f(pixel, pixel of `other`, the number of its first channel) for some channels of every pixel. An `other` of one pixel is
+// the same for all; without one it is 0.
 template <class F>
 void pixelwise(const Worker& w, const Step& s, F f) {
   const Share mine = w.share(s.output.units());

@@ -109,8 +109,9 @@ inline std::string layout() {
          FIELD(mixed) + FIELD(narrow) + FIELD(bias) + FIELD(basis) + FIELD(splines) + FIELD(dims) + FIELD(knots) +
          FIELD(degree) + FIELD(rows) + FIELD(length) + FIELD(matching) + FIELD(bounded) + FIELD(closed) +
          FIELD(decision_knots) + FIELD(decision_degree) + FIELD(kept) + FIELD(blocked) + FIELD(based) + FIELD(source) +
-         FIELD(target) + FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " + std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) +
-         "\nkinds " + TEXT(KINDS) + "\nactivations " + TEXT(ACTIVATIONS) + "\n";
+         FIELD(target) + FIELD(count) + FIELD(diffusion) + FIELD(slope) + FIELD(epsilon) + "end " +
+         std::to_string(sizeof(Step)) + "\nlanes " + std::to_string(LANES) + "\nkinds " + TEXT(KINDS) + "\nactivations " +
+         TEXT(ACTIVATIONS) + "\n";
 }
 
 }  // namespace
