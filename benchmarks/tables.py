@@ -51,7 +51,6 @@ SUMMARY = (  # experiment, row, what is trained
     ("cifar10-lenet", "D(5)-D-R3", "CIFAR-10, LeNet-32"),
     ("cifar10-lenet", "H(5)-D-R3", "CIFAR-10, LeNet-32"),
     ("cifar10-resnet-options", "D(5)-C-R3", "CIFAR-10, ResNet-32"),
-    ("cifar10-resnet-options", "H(5)-C-R3", "CIFAR-10, ResNet-32"),
 )
 
 
@@ -123,6 +122,8 @@ def summary() -> str:
         results = results_of(name)
         twin = next(each.twin for each in EXPERIMENTS[name].rows if each.name == row)
         seeds = sorted(set(results[row]) & set(results[twin]))
+        if not seeds:
+            continue
         own, plain = ([100 * results[each][seed].accuracy for seed in seeds] for each in (row, twin))
         losses = (mean(results[each][seed].epochs[-1]["test_loss"] for seed in seeds) for each in (twin, row))
         one, other = results[row][seeds[0]], results[twin][seeds[0]]

@@ -14,7 +14,6 @@ from torch import nn
 from splinenets.files import DamagedError, read_sealed, write_sealed
 from splinenets.training import checkpoint
 from splinenets.training.checkpoint import Checkpoint
-from splinenets.training.optimizer import Mover
 from splinenets.training.run import Lines
 
 
@@ -258,7 +257,7 @@ def test_files_that_lack_something(folder, missing):
 )
 def test_tensors_of_another_network(tensors, complaint):
     net = nn.Linear(3, 2)
-    state = checkpoint.State(net, Mover([torch.optim.SGD(net.parameters(), momentum=0.9)]))
+    state = checkpoint.State(net, torch.optim.SGD(net.parameters(), momentum=0.9))
     saved = state.checkpoint(0, "")
     wrong = Checkpoint(0, {**saved.tensors, **tensors}, saved.state)
     with pytest.raises(ValueError, match=f"is that of another network: .*{complaint}"):
@@ -274,5 +273,5 @@ def test_versions_of_modules_are_told_when_weights_are_restored():
             super()._load_from_state_dict(state, prefix, metadata, *rest)
 
     net = Versioned(3, 2)
-    saved = checkpoint.State(net, Mover([torch.optim.SGD(net.parameters())])).checkpoint(0, "")
+    saved = checkpoint.State(net, torch.optim.SGD(net.parameters())).checkpoint(0, "")
     checkpoint.restore_weights(Versioned(3, 2), saved)

@@ -1,11 +1,14 @@
 """Optimizers, averages of weights and losses of recipes, each beside an obvious version."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.runs import files, recipe, tiny_task, train
 from torch.testing import assert_close
 
+import splinenets as sn
 from splinenets.training import Watcher, load_run
 from splinenets.training.build import build_network
 from splinenets.training.loop import Batch, blend, learning_rate, summed_entropy
@@ -120,3 +123,54 @@ def test_a_triangle_of_rates():
     rates = [learning_rate(chosen, step, 20) for step in range(20)]
     assert rates[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
     assert rates[5:] == pytest.approx([2 * (20 - step) / 15 for step in range(5, 20)])
+
+
+def test_muon_is_one_of_torchs_optimizers():
+    """It follows a schedule, and goes on from its state to the bit."""
+
+    def network():
+        torch.manual_seed(0)
+        return sn.convert(sn.models.air((2, 3, 4)), "H(3)-C-R3", example=torch.randn(8, 3, 32, 32))
+
+    def train(net, optimizer, schedule, steps):
+        for step in steps:
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            net(torch.randn(8, 3, 32, 32)).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+
+    def begun(net):
+        optimizer = sn.Muon(net, lr=0.02)
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=6)
+
+    whole, cut, resumed = network(), network(), network()
+    train(whole, *begun(whole), range(6))
+    optimizer, schedule = begun(cut)
+    train(cut, optimizer, schedule, range(3))
+    later, on = begun(resumed)
+    resumed.load_state_dict(cut.state_dict())
+    later.load_state_dict(deepcopy(optimizer.state_dict()))
+    on.load_state_dict(schedule.state_dict())
+    train(resumed, later, on, range(3, 6))
+    for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_muon_moves_weights_in_any_order_of_memory():
+    net = torch.nn.Conv2d(3, 5, 3)
+    other = deepcopy(net).to(memory_format=torch.channels_last)
+    assert not other.weight.is_contiguous()
+    for each in (net, other):
+        optimizer = sn.Muon(each)
+        for _ in range(3):
+            optimizer.zero_grad()
+            each(torch.ones(2, 3, 8, 8)).square().mean().backward()
+            optimizer.step(lambda: None)
+    assert_close(net.weight, other.weight)
+    assert not other.weight.is_contiguous()
+
+
+def test_muon_asks_for_the_network():
+    with pytest.raises(TypeError, match=r"Muon needs the network, .* got generator"):
+        sn.Muon(torch.nn.Linear(2, 2).parameters())

@@ -13,6 +13,7 @@ from .functional import conv2d_per_sample, spline_conv1d, spline_conv2d, spline_
 from .health_check import health
 from .layers import SplineConv1d, SplineConv2d, SplineConv3d, SplineLayer, SplineLinear
 from .loops import HealthMetric, Regularized
+from .muon import Muon
 from .operators import strategy
 from .regularizer import MutualInformation
 from .saving import load, save
@@ -26,6 +27,7 @@ __all__ = [
     "Conversion",
     "Cost",
     "HealthMetric",
+    "Muon",
     "MutualInformation",
     "Positions",
     "Regularized",

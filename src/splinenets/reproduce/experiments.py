@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,7 +31,6 @@ class Row:
     """One network of an experiment.
 
     settings  what it changes in the experiment's recipe
-    fast      what else it changes in the fast schedule, not in the paper's
     twin      the row of the plain network that stands beside it: the same training, only without splines
     start     the row, trained before it, whose weights its plain network starts from
     paper     its accuracy in the paper, in percent
@@ -39,7 +38,6 @@ class Row:
 
     name: str
     settings: Settings
-    fast: Settings = field(default_factory=dict)
     twin: str = ""
     start: str = ""
     paper: float | None = None
@@ -89,14 +87,12 @@ def _splines(
     twin: str,
     paper: Mapping[str, float] | None = None,
     suffix: str = "",
-    fast: Settings | None = None,
     **settings: Any,
 ) -> tuple[Row, ...]:
     return tuple(
         Row(
             name=spec + suffix,
             settings={"model": spec, **settings},
-            fast=fast or {},
             twin=twin,
             paper=(paper or {}).get(spec),
         )
@@ -110,8 +106,7 @@ def _weighted(spec: str, weight: float, twin: str) -> Row:
     return Row(name=f"{spec}, w = {weight:g}", settings=settings, twin=twin)
 
 
-# knots with plain gradients, as in the paper; they need a slower rate in a deep network
-PLAIN, PLAIN_RESNET = {"knots": "at 1"}, {"knots": "at 0.1"}
+PLAIN = {"knots": "at 1"}  # knots with plain gradients, as in the paper
 # on turned images, see docs/search.md: the recipe's rate is for curves that are told, all others learn faster
 FASTER = {"learning_rate": 0.015}
 # for comparisons with the recipe's Muon
@@ -197,12 +192,7 @@ THIN_AIR: dict[str, Any] = {
 SECTORS = tuple((float(low), low + 30.0) for low in range(0, 360, 30))
 LENET_QUICK = {"data": "embedded", "images": 500, "epochs": 1, "batch": 100}
 RESNET_QUICK = {**LENET_QUICK, "depth": 8, "images": 150, "batch": 50}
-RESNET_STANDARD = {  # trained before the recipe had Muon
-    **{**PLAIN_RESNET, "epochs": 8, "optimizer": "sgd", "learning_rate": 0.3, "weight_decay": 5e-4},
-    **{"utilization": 0.05, "specialization": 0.05},
-}
 RESNET_PAPER = {"D(5)-C-R3": 93.4, "H(5)-C-R3": 93.4, "H(5)-D-R4": 93.5, "H(5)-D-R3": 93.6}
-HIERARCHICAL = {"knots": "at 0.03"}  # in a deep network decisions about decisions must not change faster
 KNOTS = (2, 3, 4, 5)
 OPTIONS = ("C-R4", "C-R3", "D-R4", "D-R3")
 ORIGINAL, AUGMENTED = ", original", ", augmented"
@@ -258,10 +248,10 @@ EXPERIMENTS = {
         rows=(
             _static("ResNet-32", 92.5),
             *_splines([f"D({k})-C-R3" for k in KNOTS], "ResNet-32", RESNET_PAPER),
-            *_splines([f"H({k})-C-R3" for k in KNOTS], "ResNet-32", RESNET_PAPER, fast=HIERARCHICAL),
+            *_splines([f"H({k})-C-R3" for k in KNOTS], "ResNet-32", RESNET_PAPER),
         ),
         quick=RESNET_QUICK,
-        standard=RESNET_STANDARD,
+        standard={},
     ),
     "cifar10-resnet-options": Experiment(
         title="CIFAR-10, ResNet, decisions and ranks",
@@ -270,10 +260,10 @@ EXPERIMENTS = {
             _static("ResNet-32", 92.5),
             _static("ResNet-110", 93.6, depth=110),
             *_splines([f"D(5)-{option}" for option in OPTIONS], "ResNet-32", RESNET_PAPER),
-            *_splines([f"H(5)-{option}" for option in OPTIONS], "ResNet-32", RESNET_PAPER, fast=HIERARCHICAL),
+            *_splines([f"H(5)-{option}" for option in OPTIONS], "ResNet-32", RESNET_PAPER),
         ),
         quick=RESNET_QUICK,
-        standard=RESNET_STANDARD,
+        standard={},
     ),
     "turned": Experiment(
         title="Fashion-MNIST turned by any angle",
@@ -320,14 +310,14 @@ EXPERIMENTS = {
         title="CIFAR-10, thin networks, other dynamic weights, and trained networks that get splines",
         recipe="cifar10-air",
         rows=(
-            *_air((8, 16, 16), LINE),
+            *_air((8, 16, 16), LINE, LINES),
             *_air((12, 24, 24), LINE),
             *_air((16, 32, 32), LINE, LINES),
             *_rivals("Air 16-32-32", "air16-32-32", widths=(16, 32, 32)),
             *_air((16, 32, 64), LINE, LINES),
-            *_air((32, 64, 64), LINE),
+            *_air((32, 64, 64), LINE, LINES),
             *_air((64, 128, 128), epochs=12),  # as the recipe has it
-            *_resnet(8, RESNET_WIDTHS, LINE),
+            *_resnet(8, RESNET_WIDTHS, LINE, LINES),
             *_resnet(8, (16, 32, 80)),  # the time of the one above
             *_resnet(14, RESNET_WIDTHS, LINE),
             *_resnet(20),
@@ -395,10 +385,9 @@ def _trials(experiment: Experiment, scale: str, seeds: int, only: Sequence[str])
 def recipe_of(experiment: Experiment, row: Row, scale: str, seed: int) -> Recipe:
     """What one training of a row is."""
     shared = {"quick": experiment.quick, "standard": experiment.standard}.get(scale, {})
-    schedule, more = ("paper", {}) if scale == "paper" else ("fast", row.fast)
-    settings = {**shared, **row.settings, **more}
+    settings = {**shared, **row.settings}
     if scale == "quick":
         settings |= {key: shared[key] for key in ("data", "epochs")}  # whatever a row has otherwise
     if row.start:
         settings["weights"] = f"{slug(row.start)}-seed{seed}"  # a run beside its own, see ``record``
-    return load_recipe(experiment.recipe, schedule, seed=seed, **settings)
+    return load_recipe(experiment.recipe, "paper" if scale == "paper" else "fast", seed=seed, **settings)

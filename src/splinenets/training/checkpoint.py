@@ -22,7 +22,6 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..files import DamagedError, check_fields, naming, read_sealed, replacing, write_sealed
-from .optimizer import Mover
 
 FORMAT = 1
 MODEL, AVERAGE = "model.", "average."  # how names of weights begin
@@ -77,7 +76,7 @@ class State:
     """Weights, their average, momentum, the number of steps done, and what the metrics of later epochs depend on."""
 
     net: nn.Module
-    optimizer: Mover
+    optimizer: torch.optim.Optimizer
     average: nn.Module | None = None  # the network that follows the one that learns
     step: int = 0
     totals: list[float] = field(default_factory=lambda: [0.0] * len(TOTALS))
@@ -105,7 +104,7 @@ class State:
         if self.average is not None:
             tensors |= {f"{AVERAGE}{name}": tensor.clone() for name, tensor in self.average.state_dict().items()}
         for name, parameter in self.net.named_parameters():
-            for kind, tensor in self.optimizer.memory(parameter).items():
+            for kind, tensor in self.optimizer.state.get(parameter, {}).items():
                 if tensor is not None:
                     tensors[f"{MEMORY.get(kind, kind)}.{name}"] = tensor
         for age, layers in enumerate(self.quantiles):
@@ -127,7 +126,7 @@ class State:
                     continue
                 if kind != "step" and tensor.numel() != parameter.numel():
                     raise ValueError(_of_another(checkpoint, f"{short}.{name} has shape {tuple(tensor.shape)}"))
-                self.optimizer.memory(parameter)[kind] = tensor if kind == "step" else tensor.to(parameter.device)
+                self.optimizer.state[parameter][kind] = tensor if kind == "step" else tensor.to(parameter.device)
         self.step, self.totals = checkpoint.step, list(checkpoint.state["totals"])
         self.best, self.warned = checkpoint.state["best"], list(checkpoint.state["warned"])
         self.quantiles = []
