@@ -41,16 +41,19 @@ FILE = RESULTS / "frontier.json"
 NAMES = ("turned", "regimes", "frontier")
 ABOUT = {"turned": "turned images, ", "regimes": "", "frontier": "CIFAR-10, "}
 CALLS, ROUNDS = 50, 41
-RIVAL = "rival"
+RIVAL, SEVERAL = "rival", "several lines"
 IN_SHORT = (  # the SplineNets of the README's table: one of each kind
     *("LeNet-4 D(8)-D-R4 closed", "LeNet-4, told by a curve", "three data sets: LeNet-4 D(8)-D-R4"),
-    *("any exposure: LeNet-4 D(8)-D-R4", "Air 16-32-32 D(2)-C-R3", "ResNet-8 D(2)-C-R3"),
+    *("any exposure: LeNet-4 D(8)-D-R4", "Air 16-32-32 D(2)-C-R3", "Air 16-32-64 D(2)-C-R3 dims=3"),
+    "ResNet-8 D(2)-C-R3 dims=3",
     "Air 16-32-32, upgraded to D(2)-C-R3",
 )
 LETTER = 8.5  # the width of one in a label, on a phone
+ROOM = 48  # between two times below a figure
 KINDS = {  # how a network is told, and whether it is plain -> the colour of its line in a figure
     ("curves", False): COLOURS[0],
     ("nobody", False): COLOURS[1],
+    (SEVERAL, False): COLOURS[0],
     ("scales", True): COLOURS[2],
     ("nobody", True): "#888888",
     (RIVAL, True): COLOURS[3],
@@ -83,7 +86,12 @@ DRAWINGS = {
         "frontier-cifar10.svg",
         "CIFAR-10: accuracy for the time you have",
         "Test accuracy against time on CIFAR-10",
-        {("nobody", False): "SplineNet", ("nobody", True): "plain", (RIVAL, True): "other dynamic weights"},
+        {
+            (SEVERAL, False): "SplineNet, three lines a layer",
+            ("nobody", False): "SplineNet, one line a layer",
+            ("nobody", True): "plain",
+            (RIVAL, True): "other dynamic weights",
+        },
     ),
 }
 
@@ -121,7 +129,11 @@ class Point:
 
 def kind_of(row: Row) -> tuple[str, bool]:
     """A row's key in ``KINDS``."""
-    told = RIVAL if "rivals" in row.settings.get("network", "") else row.settings.get("told", "nobody")
+    told = row.settings.get("told", "nobody")
+    if "rivals" in row.settings.get("network", ""):
+        told = RIVAL
+    elif "dims" in row.settings["model"]:
+        told = SEVERAL
     return told, row.settings["model"] == STATIC
 
 
@@ -237,7 +249,7 @@ def against_plain() -> str:
     }
     lines = []
     for name in ("turned", "frontier"):
-        some = [p for p in points(name) if p.kind[0] == "nobody" and not p.row.start]
+        some = [p for p in points(name) if p.kind[0] in ("nobody", SEVERAL) and not p.row.start]
         for p in some:
             plain = [q for q in some if q.kind[1] and family_of(q) == family_of(p)]
             if p.kind[1] or len(plain) < 2:
@@ -308,7 +320,8 @@ def figure(name: str) -> str:
         parts.append(words(24, y + 5, f"{mark}%"))
     dots: dict[labels.Dot, str] = {}
     lines: list[tuple[labels.Dot, labels.Dot]] = []
-    for i, (kind, label) in enumerate(drawing.lines.items()):
+    shown = {p.kind for p in some}
+    for i, (kind, label) in enumerate((kind, label) for kind, label in drawing.lines.items() if kind in shown):
         for family in sorted({family_of(p) for p in some}):
             members = sorted((p for p in some if p.kind == kind and family_of(p) == family), key=lambda p: p.macs)
             spots = [spot(p.seconds, mean(p.accuracies)) for p in members]
@@ -328,7 +341,7 @@ def figure(name: str) -> str:
         anchor = "" if box.left > x else "end" if box.left + box.width < x else "middle"
         start = box.left + {"": 0, "middle": box.width / 2, "end": box.width}[anchor]
         parts.append(words(start, box.top + 14, label, f"small {anchor}".strip()))
-    marks = ticks(min(times), max(times))
+    marks = ticks(min(times), max(times), apart=math.exp(ROOM / scale))
     parts += [words(spot(taken, low)[0], 444, f"{1e6 * taken:.0f}", "small middle") for taken in marks]
     single = "; hollow: one seed" if any(len(p.found) == 1 for p in some) else ""
     parts.append(words(340, 470, f"microseconds for one image, one thread{single}", "small middle"))
@@ -355,10 +368,15 @@ def label_of(point: Point) -> str:
     return name.split(" ")[-1] if point.kind[0] == RIVAL else name
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Round times between two others."""
-    steps = (factor * 10.0**power for power in range(-7, 0) for factor in (1, 1.2, 1.5, 2, 3, 5, 7))
-    return [step for step in steps if low <= step <= high]
+def ticks(low: float, high: float, apart: float) -> list[float]:
+    """Round times between two others, each at least so many times the one before it."""
+    found: list[float] = []
+    for power in range(-7, 0):
+        for factor in (1, 1.2, 1.5, 1.7, 2, 2.5, 3, 4, 5, 6, 7, 8):
+            mark = factor * 10.0**power
+            if low <= mark <= high and (not found or mark >= apart * found[-1]):
+                found.append(mark)
+    return found
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -77,17 +77,21 @@ def draw(fonts: Path, folder: Path) -> dict[str, int]:
             complete[place.name] = some
     if len(complete) < FEWEST:
         raise ValueError(f"{fonts} has {len(complete)} folders of fonts with these {CLASSES} characters, not {FEWEST}")
-    for number, (name, some) in enumerate(complete.items()):
-        part = "train" if number % TESTED else "test"
-        for which, (path, index) in enumerate(some):
+    parts = {name: "train" if number % TESTED else "test" for number, name in enumerate(complete)}
+    seen = set()  # fonts share characters: nothing that is trained on may be tested, nor anything twice
+    for name in sorted(complete, key=lambda name: parts[name] == "test"):
+        part = parts[name]
+        for which, (path, index) in enumerate(complete[name]):
             font = ImageFont.truetype(path, LARGE, index=index)
             for character in wanted:
                 place = folder / part / f"U+{ord(character):04X}"
                 place.mkdir(parents=True, exist_ok=True)
-                if image := drawn(font, character):
+                image = drawn(font, character)
+                if image and (bits := image.tobytes()) not in seen:
+                    seen.add(bits)
                     image.save(place / f"{name}-{which}.png")
                     counts[part] += 1
-        print(f"{part}: {name}, {len(some)}", flush=True)
+        print(f"{part}: {name}, {len(complete[name])}", flush=True)
     return counts
 
 

@@ -23,6 +23,7 @@ from benchmarks import (
     folders,
     frontier,
     fuzz_native,
+    glyphs,
     information,
     latency,
     newcomer,
@@ -228,6 +229,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "gains": ("docs/when.md", frontier.gains),
     "against plain": ("docs/when.md", frontier.against_plain),
     "rivals": ("docs/when.md", frontier.rivals),
+    "glyphs": ("docs/when.md", glyphs.glyphs),
     "smaller": ("docs/when.md", smaller.table),
     "denoised": ("docs/conditions.md", denoise.denoised),
     "claims": ("docs/claims.md", claims),
@@ -263,17 +265,17 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "campaign": ("docs/reliability.md", campaign.chapters),
     "campaign, kinds": ("docs/reliability.md", campaign.kinds),
 }
-MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=\n<!-- end -->)", flags=re.DOTALL)
+MARK = re.compile(r"(?<=<!-- table: )(.*?)( -->\n)(.*?)(?=<!-- end -->)", flags=re.DOTALL)
 
 
 def sections(page: str) -> dict[str, str]:
     """The tables in a page, by name."""
-    return {found[1]: found[3] for found in MARK.finditer(page)}
+    return {found[1]: found[3].rstrip("\n") for found in MARK.finditer(page)}
 
 
 def filled(page: str) -> str:
     """A page with every table written anew."""
-    return MARK.sub(lambda found: f"{found[1]}{found[2]}{TABLES[found[1]][1]()}", page)
+    return MARK.sub(lambda found: f"{found[1]}{found[2]}{TABLES[found[1]][1]()}\n", page)
 
 
 def pictures() -> None:

@@ -315,6 +315,8 @@ EXPERIMENTS = {
             *_air((16, 32, 32), LINE, LINES),
             *_rivals("Air 16-32-32", "air16-32-32", widths=(16, 32, 32)),
             *_air((16, 32, 64), LINE, LINES),
+            *_air((16, 48, 64)),  # the times of the SplineNets above
+            *_air((16, 64, 64)),
             *_air((32, 64, 64), LINE, LINES),
             *_air((64, 128, 128), epochs=12),  # as the recipe has it
             *_resnet(8, RESNET_WIDTHS, LINE, LINES),
