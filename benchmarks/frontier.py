@@ -132,7 +132,7 @@ def kind_of(row: Row) -> tuple[str, bool]:
     told = row.settings.get("told", "nobody")
     if "rivals" in row.settings.get("network", ""):
         told = RIVAL
-    elif "dims" in row.settings["model"]:
+    elif told == "nobody" and "dims" in row.settings["model"]:
         told = SEVERAL
     return told, row.settings["model"] == STATIC
 
@@ -325,7 +325,7 @@ def figure(name: str) -> str:
         for family in sorted({family_of(p) for p in some}):
             members = sorted((p for p in some if p.kind == kind and family_of(p) == family), key=lambda p: p.macs)
             spots = [spot(p.seconds, mean(p.accuracies)) for p in members]
-            if kind[0] != RIVAL:
+            if kind[0] != RIVAL and spots:
                 lines += pairwise(spots)
                 way = " ".join(f"{number(x)},{number(y)}" for x, y in spots)
                 parts.append(f'<polyline points="{way}" fill="none" stroke="{KINDS[kind]}" stroke-width="2"/>')

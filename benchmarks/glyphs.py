@@ -74,7 +74,7 @@ def draw(fonts: Path, folder: Path) -> dict[str, int]:
         files = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
         found = ((path, n) for path in files for n, has in faces(path) if all(ord(c) in has for c in wanted))
         if some := list(islice(found, FACES)):
-            complete[place.name] = some
+            complete["-".join(place.relative_to(fonts).parts)] = some
     if len(complete) < FEWEST:
         raise ValueError(f"{fonts} has {len(complete)} folders of fonts with these {CLASSES} characters, not {FEWEST}")
     parts = {name: "train" if number % TESTED else "test" for number, name in enumerate(complete)}
@@ -166,7 +166,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of each training (default: %(default)s)")
     options = parser.parse_args()
     if not FOLDER.exists():
-        print(draw(options.fonts, FOLDER))
+        part = FOLDER.with_suffix(".part")
+        print(draw(options.fonts, part))
+        part.rename(FOLDER)
     for seed in range(options.seeds):
         for host in HOSTS:
             for model in MODELS:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.helpers.exports import network
 from torch import nn
+from torch.testing import assert_close
 
 import splinenets as sn
 from splinenets.projection import FoldedProjection
@@ -134,3 +135,13 @@ def test_what_cannot_be_frozen():
     net, _ = told_network({"conv1": "D(4)-X-R4", "*": "H(4)-C-R3"}, angle=ANGLE)
     with pytest.raises(ValueError, match=r"layer 'net\.conv2' inherits positions"):
         sn.collapse(net, 90)
+
+
+def test_collapse_takes_positions_as_places_on_their_curve():
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    closed, opened = (sn.convert(layer, spec, spread=0.5) for spec in ("D(4)-C-R3 closed", "D(4)-C-R3"))
+    seam = sn.collapse(closed, {"0": torch.tensor([[0.9999], [0.0001]])})
+    assert_close(seam[0].weight, sn.collapse(closed, 0.0)[0].weight, atol=1e-3, rtol=0)
+    for wrong in (float("nan"), 7.0, -0.1):
+        with pytest.raises(ValueError, match=r"positions of layer '0' lie in \[0, 1\], got"):
+            sn.collapse(opened, {"0": torch.full((2, 1), wrong)})

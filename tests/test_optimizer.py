@@ -1,11 +1,13 @@
 """Optimizers, averages of weights and losses of recipes, each beside an obvious version."""
 
+import pickle
 from copy import deepcopy
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.runs import files, recipe, tiny_task, train
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.testing import assert_close
 
 import splinenets as sn
@@ -174,3 +176,89 @@ def test_muon_moves_weights_in_any_order_of_memory():
 def test_muon_asks_for_the_network():
     with pytest.raises(TypeError, match=r"Muon needs the network, .* got generator"):
         sn.Muon(torch.nn.Linear(2, 2).parameters())
+
+
+def small():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 5)
+    )
+    return sn.convert(net, "D(3)-C-R3", example=torch.randn(4, 3, 6, 6))
+
+
+def stepped(net, optimizer, steps=2):
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        net(torch.randn(4, 3, 6, 6)).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def copied(net, optimizer):
+    return deepcopy((net, optimizer))
+
+
+def pickled(net, optimizer):
+    return pickle.loads(pickle.dumps((net, optimizer)))
+
+
+def replaced(net, optimizer):
+    for p, memory in list(optimizer.state.items()):
+        optimizer.state[p] = dict(memory)
+    return net, optimizer
+
+
+@pytest.mark.parametrize("otherwise", [copied, pickled, replaced])
+def test_muon_goes_on_after(otherwise):
+    net = small()
+    optimizer = sn.Muon(net)
+    stepped(net, optimizer)
+    plain = deepcopy(net)
+    again = sn.Muon(plain)
+    again.load_state_dict(deepcopy(optimizer.state_dict()))
+    other = otherwise(net, optimizer)
+    for a, b in zip(stepped(plain, again), stepped(*other), strict=True):
+        assert torch.equal(a, b)
+    assert all(other[1].state[p] for p in other[0].parameters())
+
+
+def test_muon_in_distributed_checkpoints():
+    net = small()
+    found = get_optimizer_state_dict(net, sn.Muon(net))["state"]
+    assert {key for memory in found.values() for key in memory} == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
+
+
+def test_muon_moves_what_is_unfrozen_later_and_autograd_sees_it():
+    net = small()
+    net[0].requires_grad_(False)
+    optimizer = sn.Muon(net)
+    before = net[0].knots.clone(), net[0].knots._version
+    stepped(net, optimizer)
+    assert torch.equal(net[0].knots, before[0])
+    net[0].requires_grad_(True)
+    stepped(net, optimizer)
+    assert not torch.equal(net[0].knots, before[0])
+    assert net[0].knots._version > before[1]
+
+
+def test_muon_refuses_other_parameters():
+    net = small()
+    optimizer = sn.Muon(net)
+    with pytest.raises(ValueError, match="takes no further parameters"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    optimizer.param_groups[0]["params"][0] = torch.nn.Parameter(torch.ones(2, 2))  # as FSDP does
+    with pytest.raises(ValueError, match="were replaced by others"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"lr": float("nan")}, {"momentum": -2.0}, {"weight_decay": -1.0}])
+def test_muon_refuses_settings_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match=r"lr|rate|momentum|weight.decay"):
+        sn.Muon(small(), **wrong)
+
+
+def test_muon_leaves_embeddings_to_adamw():
+    net = torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 3))
+    net.empty = torch.nn.Parameter(torch.empty(0, 3))
+    assert [*sn.Muon(net).matrices] == [net[1].weight]

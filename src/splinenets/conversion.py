@@ -20,8 +20,8 @@ from .structure import SPLINES, mark, spline_class
 from .tables import first_line, html_table, some, text_table
 from .tracing import describe, hooked, join, levels_of, run_example, steer, uncompiled
 
-# Their weights are read by somebody else than their own forward, so a spline there would be bypassed.
 WIDEST = 100  # standard deviations by which knots may start apart
+# they read the weights of their layers themselves, so a spline there would be bypassed
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 Specs: TypeAlias = "str | SplineSpec | Mapping[str, str | SplineSpec | None]"
@@ -107,7 +107,7 @@ def convert(model: Net, spec: Specs, *, example: object = None, skip: Iterable[s
     reach = _follow(net, [m for m in names if specs[m][0]], example)
     _check_memory(specs)
     rows: list[Row] = []
-    tied: dict[tuple[int, int], nn.Parameter] = {}
+    tied: dict[tuple[object, ...], nn.Parameter] = {}
     for module, layer_names in names.items():
         wanted, reason = specs[module]
         before = type(module).__name__
@@ -258,7 +258,7 @@ def _make_spline(
     reach: Reach,
     name: str,
     spread: float,
-    tied: dict[tuple[int, int], nn.Parameter],
+    tied: dict[tuple[object, ...], nn.Parameter],
 ) -> None:
     """Turn a torch layer into a spline layer where it stands, so that everybody who knows it knows the new one."""
     weight = module.get_parameter("weight")
@@ -272,7 +272,7 @@ def _make_spline(
     with torch.no_grad():
         module.knots.add_(torch.randn_like(module.knots) * weight.std(correction=0), alpha=spread)
     # layers that share a weight share its knots
-    module.knots = tied.setdefault((id(weight), module.knots.shape[0]), module.knots)
+    module.knots = tied.setdefault((id(weight), spec.dims, spec.knots, spec.centered), module.knots)
 
 
 def _follow(net: nn.Module, layers: list[nn.Module], example: object) -> Reach:

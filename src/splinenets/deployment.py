@@ -12,6 +12,7 @@ from .conditions import Conditioned, Given
 from .conversion import copy_network
 from .folding import fold_batchnorm
 from .layers import SplineLayer
+from .path import around
 from .projection import External, FoldedProjection, Projection
 from .storage import STORAGES, store
 from .structure import become_plain, mark
@@ -119,10 +120,17 @@ def _position(layer: SplineLayer, name: str, at: Given | Mapping[str, Tensor], t
         raise ValueError(
             f"positions of layer {name!r} have the shape (N, {layer.coordinates}), got {tuple(given.shape)}"
         )
+    if not ((positions >= 0) & (positions <= 1)).all():
+        raise ValueError(
+            f"positions of layer {name!r} lie in [0, 1], got {positions.min():.3g} to {positions.max():.3g}"
+        )
+    if layer.curves.closed:  # 0 and 1 are one place, so look from the first
+        positions = positions[:1] + around(positions - positions[:1] + 0.5) - 0.5
     moves = (positions.amax(0) - positions.amin(0)).max().item()
     if moves > tolerance:
         raise ValueError(f"positions of layer {name!r} are not constant: they differ by up to {moves:.3g}")
-    return positions.mean(0, keepdim=True)
+    middle = positions.mean(0, keepdim=True)
+    return around(middle) if layer.curves.closed else middle
 
 
 @torch.no_grad()
