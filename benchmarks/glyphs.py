@@ -1,8 +1,8 @@
 """``python -m benchmarks.glyphs``: thin networks read 400 Chinese characters as many typefaces write them.
 
-Fonts come from the system, for example from Debian's packages whose names begin with ``fonts-`` (docs/when.md lists
-those that we had); images of the characters go into the folder runs/glyphs, unless it is there. What is learned from
-some folders of fonts is tested on others. Then one image is timed on one thread, in our runtime.
+Fonts come from the system, for example from Debian's packages whose names begin with ``fonts-``; images of the
+characters go into the folder runs/glyphs, unless it is there. What is learned from some folders of fonts is tested on
+others. Then one image is timed on one thread, in our runtime.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def time() -> None:
 
 
 def glyphs() -> str:
-    """The table of the docs: each SplineNet over its plain twin."""
+    """A table: each SplineNet over its plain twin."""
     seconds = json.loads(TIMES.read_bytes())["seconds"]
     head = ["", "plain, %", "SplineNet, %", "gain", "test loss", "seeds", "time", "MACs", "parameters"]
     lines = []
@@ -176,6 +176,7 @@ def main() -> None:
                 result = record(recipe_of(host, model, seed), Path("runs/reproduce/glyphs") / file.stem, file, COMMAND)
                 print(f"{host} {model}, seed {seed}: {result.accuracy:.2%}", flush=True)
     time()
+    print(glyphs())
 
 
 if __name__ == "__main__":
