@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "tables", "files", "web", "spec", "basis", "kernels", "operators", "functional", "collectives", "repeats", "path", "projection",
     "layers", "tracing", "conditions", "storage", "structure", "calibration", "conversion", "folding", "deployment",
-    "costs", "histograms", "regularizer", "health_check", "loops", "constructors", "models", "data",
+    "costs", "histograms", "regularizer", "health_check", "muon", "loops", "constructors", "models", "data",
     "saving", "hub", "shipped", "exporting", "interface", "serving", "training", "analysis", "reproduce", "commands",
     "cli",
 ]  # fmt: skip
