@@ -48,6 +48,7 @@ NETWORKS: dict[str, tuple[str, str | None]] = {
     "MobileNetV2 D(5)-C-R4": ("mobilenetv2", "D(5)-C-R4"),
 }
 WITH_AVX512, WITHOUT_AVX512 = "avx512", "avx2"  # one run each
+NEWER = "zen5"  # AVX-512 at full width
 BATCHES = "avx2-batch64"
 # what is divided by what, and what the quotient should be: the best runtime of each in float32, or one that is named
 RATIOS = {

@@ -239,6 +239,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # name -> page, what stand
     "search, balanced": ("docs/search.md", balanced),
     "latency, ratios": ("docs/deployment.md", latency.ratios),
     "latency, milliseconds": ("docs/deployment.md", latency.milliseconds),
+    "latency, newer, ratios": ("docs/deployment.md", partial(latency.ratios, latency.NEWER)),
     "latency without AVX-512, ratios": ("docs/deployment.md", partial(latency.ratios, latency.WITHOUT_AVX512)),
     "latency without AVX-512, milliseconds": (
         "docs/deployment.md",
