@@ -23,8 +23,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay  of weights and knots; the rest has none
         groups        what recipes pass: parameters as ``parameter_groups`` gives them
 
-    Make it when the network is where it shall train. Networks in DDP are fine. FSDP puts other parameters in the place
-    of a network's own, which is refused.
+    Networks in DDP are fine; FSDP, which puts other parameters in the place of a network's own, is not supported.
 
     >>> import torch, splinenets as sn
     >>> net = sn.convert(sn.models.lenet(4), "D(2)-C-R3", example=torch.randn(8, 1, 28, 28))
